@@ -225,3 +225,66 @@ def test_few_values_are_named_only_where_they_are_few() -> None:
     outcome = gs.check(None, twice, only=["GS101"])
     evidence = (*outcome.findings, *outcome.fine)[0].evidence
     assert "columns were independent" in evidence and "few" not in evidence
+
+
+def with_copies(**columns: list[str]) -> pandas.DataFrame:
+    """A table of 60 rows, of which the last 12 are copies, and further columns."""
+    x = torch.randn(48, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    frame = pandas.DataFrame(numpy.concatenate([x, x[:12]]), columns=["a", "b", "c"])
+    return frame.assign(**columns, y=[0, 1] * 30)
+
+
+CODES = [f"A-{7919 * i % 10007}" for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("column", "n_copies"),
+    [
+        ([f"img/{i:04d}.png" for i in range(60)], 12),
+        (CODES, 12),
+        ([f"C1=CC({'C' * i})" for i in range(60)], 0),
+        ([f"a note about visit {i}" for i in range(60)], 0),
+        ([f"{1 + i % 12}/{1 + i % 11}/2020" for i in range(60)], 0),
+        (CODES[:48] + CODES[:12], 12),
+        (CODES[:30] + CODES[:30], 0),
+    ],
+)
+def test_a_path_or_code_per_row_makes_no_copy_another_row(column: list[str], n_copies: int) -> None:
+    frame = with_copies(m=column)
+    result = gs.check(None, frame, target="y", only=["GS101"])
+    evidence = (*result.findings, *result.fine)[0].evidence
+    assert evidence.startswith(f"{n_copies} of 60 samples")
+    is_left_out = "m: left out when copies" in " ".join(result.notes)
+    assert is_left_out == (n_copies > 0 and len(set(column)) == 60)
+
+
+def test_copies_in_a_test_table_have_other_paths() -> None:
+    frame = with_copies(m=[f"img/{i:04d}.png" for i in range(60)])
+    test = frame.iloc[:20].assign(m=[f"new/{i}.png" for i in range(20)])
+    result = gs.check(None, frame, target="y", test=test, only=["GS101"])
+    assert "20 of 20 test samples" in result.findings[0].evidence
+
+
+@pytest.mark.parametrize(
+    "order", [torch.arange(60), torch.randperm(60, generator=torch.Generator().manual_seed(4))]
+)
+def test_a_column_of_row_numbers_makes_no_copy_another_row(order: torch.Tensor) -> None:
+    x = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([x, x[:12]])
+    numbered = torch.cat([x, order[:, None].float() + 5], 1)
+    assert len(exact_repeats(gs.Samples(numbered))) == 12
+    assert len(duplicate_pairs(gs.Samples(numbered))) == 12
+    test = torch.cat([x[:4], torch.arange(4.0)[:, None]], 1)
+    assert len(duplicates_in_test(gs.Samples(numbered), gs.Samples(test))) == 4
+    assert len(exact_copies_in_test(gs.Samples(numbered), gs.Samples(test))) == 4
+    (finding,) = gs.check(None, (numbered, torch.arange(60) % 2), only=["GS101"]).findings
+    assert "column 3 numbers the rows" in finding.evidence
+
+
+def test_measured_values_and_ranks_are_compared() -> None:
+    x = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([x, x[:12]])
+    measured = torch.randn(60, 1, generator=torch.Generator().manual_seed(1))
+    ranks = torch.stack([torch.randperm(60), torch.randperm(60)], 1).float()
+    for columns in (measured, 0.5 * torch.arange(60.0)[:, None], ranks):
+        assert exact_repeats(gs.Samples(torch.cat([x, columns], 1))) == []

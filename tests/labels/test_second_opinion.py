@@ -152,3 +152,22 @@ def test_canaries_are_named_only_where_there_are_some() -> None:
     assert "canaries" not in wide.abstained_because
     run = LabelNoiseEstimate(0.2, 0.0, 0.5, 0.9, 100, accuracy=0.8, has_canaries=True)
     assert "more canaries" in run.abstained_because
+
+
+def test_the_order_of_rows_and_columns_does_not_decide_what_the_forest_holds() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, y = hidden_cause(120, 0)
+    # a column of few values, and one of zeros of both signs
+    x = torch.cat([x, (x[:, :1] > 0.3).float(), -0.0 * x[:, 1:2]], 1)
+    first = forest_opinion(x, y, seed=0, seconds=10.0)
+    by_row = torch.empty_like(first.error)
+    by_row[first.rows] = first.error
+    rows = torch.randperm(120, generator=generator)
+    columns = torch.randperm(x.shape[1], generator=generator)
+    other = forest_opinion(x[rows][:, columns], y[rows], seed=0, seconds=10.0)
+    moved = torch.empty_like(other.error)
+    moved[rows[other.rows]] = other.error
+    assert torch.allclose(moved, by_row, atol=1e-6)
+    assert (other.accuracy, other.confident) == (first.accuracy, first.confident)
+    # rows in another part than their labels are other data
+    assert forest_opinion(x, y.flip(0), seed=0, seconds=10.0).accuracy != first.accuracy

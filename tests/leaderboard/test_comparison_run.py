@@ -221,7 +221,7 @@ def test_a_small_budget_first_measures_what_the_verdict_needs(
     monkeypatch.setattr("time.process_time", Costly.clock)
     x = torch.randn(1200, 5, generator=torch.Generator().manual_seed(1))
     y = (x[:, 0] > 0).long()
-    networks: dict[str, nn.Module] = {"fitted": Costly(5, 2), "constant": Costly(5, 2)}
+    networks = {"fitted": Costly(5, 2), "constant": Costly(5, 2)}
     with torch.no_grad():
         for network, factor in zip(networks.values(), (5.0, 0.0), strict=True):
             network.weight.zero_()[1, 0] = factor

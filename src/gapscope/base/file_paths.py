@@ -30,6 +30,24 @@ def are_file_paths(values: Iterable[Any]) -> bool:
     return n > 0 and n >= MIN_SHARE * len(cells)
 
 
+# letters, digits and signs that join them, with a digit: "A-1027", "scan_03/17", but no text and no chemical formula
+_CODE = re.compile(r"(?=.*\d)[A-Za-z0-9][\w.:/\\#-]*", re.ASCII)
+# rows from which values of their own are codes, by judgment
+MIN_CODES = 10
+
+
+def are_codes(values: Iterable[Any]) -> bool:
+    """Return whether all values are different paths of files, or different codes: they name the rows alone.
+
+    Args:
+        values: Cells of a column.
+    """
+    cells = [str(value).strip() for value in values if isinstance(value, str | PurePath)]
+    if len(cells) < MIN_CODES or len(set(cells)) < len(cells):
+        return False
+    return are_file_paths(cells) or all(_CODE.fullmatch(cell) for cell in cells)
+
+
 def refuse_file_paths(values: Iterable[Any], owner: str = "The inputs") -> None:
     """Raise InvalidInput if nearly all values are paths of files.
 

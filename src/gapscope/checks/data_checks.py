@@ -12,8 +12,8 @@ from gapscope.checks.costs import (
     gain_of_twice_the_data,
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import MIN_REPEATS
-from gapscope.labels.leaking_columns import MAX_NAMES
+from gapscope.labels.duplicates import MIN_REPEATS, row_numbers
+from gapscope.labels.leaking_columns import MAX_NAMES, name_columns
 from gapscope.labels.results import TIGHT_FROM, LabelIssues
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.formatting import pluralize
@@ -44,6 +44,9 @@ def duplicates(context: Context) -> Outcome:
         )
         if len(across) < len(context.copies.in_test):
             evidence += " exactly"
+    numbers = row_numbers(context.everything)
+    if numbers is not None:
+        evidence += f"; column {name_columns(context.everything.columns, [numbers])} numbers the rows and is left out"
     if context.copies.are_features:
         evidence += (
             "; of features, near-exact copies are found: pass pictures or texts to find others"

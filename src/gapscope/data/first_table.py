@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.file_paths import are_file_paths, refuse_file_paths
+from gapscope.base.file_paths import are_codes, are_file_paths, refuse_file_paths
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, TEXT_KEYS, TextKeys, hashed_words
 from gapscope.base.row_numbers import MIN_ROWS, is_identifier
 from gapscope.data.number_text import (
@@ -79,6 +79,7 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
     if arrays:
         notes.append(f"{_listed(arrays)}: one column per number of its arrays.")
     texts = texts_of(frame)
+    plain = frame
     named = list(frame.columns)
     frame, formats, text_notes = _read_text(frame)
     unread = [name for name in named if name not in frame]
@@ -126,7 +127,14 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
         )
     reading = _Reading(dtypes, arrays, formats, times)
     encoded, columns, medians = _encode_columns(frame, categories, reading)
-    dropped = tuple(map(str, (*unread, *unique)))
+    # dates of which day and month cannot be told apart are no codes
+    paths = [name for name in unread if are_file_paths(plain[name])]
+    codes = [name for name in (*paths, *unique) if are_codes(plain[name])]
+    if codes:
+        notes.append(
+            f"{_listed(codes)}: left out when copies are looked for, since every row has its own value."
+        )
+    dropped = tuple(str(name) for name in (*unread, *unique) if name not in codes)
     encoded.attrs[KEY] = TableEncoding(
         columns,
         tuple(encoded.columns),

@@ -32,8 +32,45 @@ ONLY_EXACT = "Near-duplicates were not searched, to keep the time budget: exact 
 SECONDS_PER_PAIR, SECONDS_PER_COLUMN = 8e-9, 3e-11
 
 
+# rows from which consecutive numbers, each once, are no measured values; by judgment
+MIN_NUMBERED = 20
+
+
+def row_numbers(samples: Samples) -> int | None:
+    """Return the column of a table that numbers its rows, in any order; None for none, or several, as of ranks.
+
+    Args:
+        samples: The samples.
+    """
+    x = samples.inputs
+    n = len(x)
+    is_table = samples.has_one_input and x.ndim == 2 and x.is_floating_point()
+    if not is_table or n < MIN_NUMBERED or x.shape[1] < 2:
+        return None
+    is_range = (x.amax(0) - x.amin(0) == n - 1) & (x == x.round()).all(0)
+    columns = [k for k in torch.nonzero(is_range).flatten().tolist() if len(x[:, k].unique()) == n]
+    return columns[0] if len(columns) == 1 else None
+
+
+def without_column(samples: Samples, column: int | None) -> Samples:
+    """Return samples of a table without one of its columns.
+
+    Args:
+        samples: The samples.
+        column: Index of the column; None for none.
+    """
+    if column is None:
+        return samples
+    x = samples.inputs
+    return replace(samples, inputs=torch.cat([x[:, :column], x[:, column + 1 :]], 1), columns=())
+
+
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
-    """Return pairs of the first and every later sample with equal values, and equal texts, sorted."""
+    """Return pairs of the first and every later sample with equal values, and equal texts, sorted.
+
+    A column that numbers the rows is left out.
+    """
+    samples = without_column(samples, row_numbers(samples))
     first: dict[bytes, int] = {}
     parts = samples.parts
     if samples.text_keys is not None:
@@ -133,6 +170,7 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
         samples: The samples.
         seconds: CPU seconds that may be used.
     """
+    samples = without_column(samples, row_numbers(samples))
     if not compares_all_pairs(samples, seconds):
         return exact_repeats(samples)
     texts = copied_texts(samples)
@@ -199,6 +237,9 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
 
 
 def _joined(samples: Samples, test: Samples) -> Samples:
+    """Return all inputs, without a column that numbers the training samples."""
+    column = row_numbers(samples)
+    samples, test = (without_column(part, column) for part in (samples, test))
     return join_samples(replace(samples, targets=None), replace(test, targets=None))
 
 
@@ -227,6 +268,7 @@ def duplicates_in_test(
     """
     n = len(samples)
     both = _joined(samples, test)
+    samples = without_column(samples, row_numbers(samples))
     exact = _exact_copies(both, n)
     if not compares_all_pairs(both, seconds):
         return _by_test_sample(exact)

@@ -18,6 +18,7 @@ from torch import Tensor
 from gapscope.base.random_streams import make_generator
 from gapscope.base.randomness import derive_seed
 from gapscope.labels.error_model import LOG_TEMPERATURES, confident_errors, error_probabilities
+from gapscope.statistics.canonical_order import canonical_order
 from gapscope.statistics.leave_group_out import N_FOLDS
 
 # Trees and samples per leaf: held-out probabilities of 100 trees are smooth enough for the noise model; a leaf of one
@@ -56,6 +57,8 @@ def forest_opinion(
 ) -> SecondOpinion:
     """Fit a random forest to at most 5,000 rows, and return what it holds of their labels.
 
+    Rows and columns are sorted by their values, so that their order does not decide what the forest holds.
+
     Args:
         features: Features of the samples.
         labels: Given labels.
@@ -73,7 +76,8 @@ def forest_opinion(
         most = FEW_ROWS
     most = max(min(most, MAX_VALUES // features.shape[1]), 1)
     generator = make_generator(seed, "second opinion")
-    rows = torch.randperm(len(labels), generator=generator)[:most].sort().values
+    by_rows, by_columns = canonical_order(features.cpu(), labels.cpu())
+    rows = by_rows[torch.randperm(len(labels), generator=generator)[:most]]
     classes, codes = labels.cpu()[rows].unique(return_inverse=True)
     forest = RandomForestClassifier(
         TREES,
@@ -81,7 +85,7 @@ def forest_opinion(
         oob_score=oob_score,
         random_state=derive_seed(seed, "forest") % 2**32,
     )
-    inputs = features.cpu()[rows].float().numpy()
+    inputs = features.cpu()[rows][:, by_columns].float().numpy()
     if groups is None:
         forest.fit(inputs, codes.numpy())
         # a row that every tree has seen has no prediction
