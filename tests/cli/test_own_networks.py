@@ -212,6 +212,50 @@ def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str
     assert done.returncode == 1 and message in done.stderr
 
 
+WRONG = """
+import sys
+import torch
+
+def needs(width): pass
+def raises(): return torch.nn.Linear(4, 2)(torch.zeros(3, 5))
+def nothing(): pass
+def ends(): sys.exit(0)
+network = torch.nn.Linear(4, 2)
+class Network(torch.nn.Linear): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("needs", ["must take no arguments", "needs(width)", "def build()"]),
+        ("raises", ["RuntimeError", "wrong_functions.py, line 6"]),
+        ("nothing", ["it returned NoneType", "return network, (inputs, targets)"]),
+        ("ends", ["SystemExit: 0", "wrong_functions.py, line 8"]),
+        ("network", ["must name a function; got a Linear"]),
+        ("Network", ["got the class Network"]),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_named_by_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, facts: list[str]
+) -> None:
+    (tmp_path / "wrong_functions.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_functions", raising=False)
+    done = gapscope("check", f"wrong_functions:{name}")
+    assert done.returncode == 1 and "factories.py" not in done.stderr
+    assert all(fact in done.stderr for fact in facts), done.stderr
+
+
+def test_a_file_here_comes_before_an_installed_module_of_its_name(own: Path) -> None:
+    import colorsys
+
+    (own / "colorsys.py").write_text(MODULE)
+    done = gapscope("measure", "colorsys:small", "--measure", "parameter_count")
+    assert done.returncode == 0, done.stderr
+    assert sys.modules["colorsys"] is colorsys
+
+
 @pytest.mark.thorough
 def test_a_resnet_and_a_bert_make_records() -> None:
     for make in (resnet18, bert):
@@ -435,6 +479,8 @@ def test_a_file_of_torch_save_is_never_read(own: Path) -> None:
         assert (
             done.returncode == 1 and "my_models:load" in done.stderr and "unpickle" in done.stderr
         ), command
+    done = gapscope("check", "net_0.pt")
+    assert "gapscope check net_0.pt --load my_models:load" in done.stderr
     with pytest.raises(InvalidInput, match=r"got the path 'net_0\.pt'"):
         gs.Pool("pool").add("net_0.pt", (torch.eye(4), torch.arange(4)), name="a")  # type: ignore[arg-type]
     state = torch.load("net_0.pt", weights_only=True)["state"]

@@ -153,6 +153,14 @@ def test_a_training_function_or_estimator_with_a_table(
     assert "'patient'" in str(wrong.exception)
 
 
+@pytest.mark.parametrize("option", ["--target", "--groups"])
+def test_columns_without_a_table_say_where_it_goes(option: str) -> None:
+    shown = CliRunner().invoke(app, ["learning-curve", "m:train", option, "a"], terminal_width=300)
+    assert shown.exit_code == 2
+    words = " ".join(shown.output.replace("│", " ").split())
+    assert "gapscope learning-curve my_models:train --data table.csv" in words
+
+
 def test_a_function_that_returns_a_network_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,8 +29,15 @@ def is_factory(source: Path | str) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    line = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({line.filename}, line {line.lineno})"
+    """Return an error with the last line of the user's code that led to it."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    lines = traceback.extract_tb(error.__traceback__)
+    libraries = (str(Path(__file__).parents[1]), "<frozen", *sysconfig.get_paths().values())
+    own = [line for line in lines if not line.filename.startswith(libraries)]
+    if isinstance(error, SyntaxError) or not lines:
+        return text  # with its own line
+    line = (own or lines)[-1]
+    return f"{text} ({line.filename}, line {line.lineno})"
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -71,7 +80,12 @@ def _import_module(name: str, source: Path | str) -> ModuleType:
     try:
         if is_file:
             return _import_file(path.resolve())
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        own = Path(folder, f"{name}.py").resolve()
+        # a file of this folder may have the name of an installed module
+        if own.is_file() and getattr(module, "__file__", None) != str(own):
+            return _import_file(own)
+        return module
     except ModuleNotFoundError as error:
         if is_file or error.name not in (name, name.split(".")[0]):
             raise InvalidInput(
@@ -81,7 +95,7 @@ def _import_module(name: str, source: Path | str) -> ModuleType:
             f"{source} must name a module that can be imported from here; there is no {name!r}. Run the command in the "
             "folder that contains it, or pass path/to/file.py:function."
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(
             f"{source} could not be imported: {_describe(error)}. Correct the module."
         ) from error
@@ -139,13 +153,43 @@ def call_function(source: Path | str, *arguments: Path, needed: str) -> Any:
     from gapscope.base.errors import InvalidInput
 
     function = import_function(source)
+    _check_call(source, function, arguments, needed)
     try:
         return function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(
             f"{_call(source, arguments)} must return {needed}; it raised {_describe(error)}. Call it in "
             "Python to see the traceback."
         ) from error
+
+
+def _check_call(
+    source: Path | str, function: Callable[..., Any], arguments: tuple[Path, ...], needed: str
+) -> None:
+    """Raise InvalidInput for a class, a network, or a function that needs other arguments."""
+    from gapscope.base.errors import InvalidInput
+
+    taken = "path" if arguments else ""
+    example = f"Write a function, def build({taken}), that returns {needed}."
+    if isinstance(function, type) or hasattr(function, "named_parameters"):
+        if isinstance(function, type):
+            kind = f"the class {function.__name__}"
+        else:
+            kind = f"a {type(function).__name__}"
+        raise InvalidInput(f"{source} must name a function; got {kind}. {example}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        wanted = "no arguments" if not arguments else "the path of the checkpoint alone"
+        called = getattr(function, "__name__", type(function).__name__)
+        raise InvalidInput(
+            f"{source} must take {wanted}; got {called}{signature}: {error}. Give its other arguments defaults. "
+            f"{example}"
+        ) from None
 
 
 def _call(source: Path | str, arguments: tuple[Path, ...]) -> str:
@@ -227,7 +271,7 @@ def call_for_all(source: Path | str, *arguments: Path, what: str = "network") ->
         raise InvalidInput(
             f"{call} must return {needed}, optionally with settings or the initial state as a third value, or a "
             f"mapping with {first}, data and any of {', '.join(OPTIONS)}, settings; it returned "
-            f"{describe_value(result)}."
+            f"{describe_value(result)}. End it with: return {first}, (inputs, targets)."
         )
     is_usable = callable(network) or hasattr(network, "fit") or hasattr(network, "predict")
     if not is_usable and not (network is None and "None" in what):
