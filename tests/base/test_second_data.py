@@ -182,3 +182,10 @@ def test_class_numbers_that_the_first_lacks_are_refused_without_a_network(verb: 
     for right in (y % 2, torch.where(y == 2, -100, y)):
         as_second((x, right), first)
     as_second((x, y + 1), first, has_network=True)
+
+
+def test_new_amounts_in_integers_are_told_how_to_be_regression_targets() -> None:
+    x = torch.arange(60.0)[:, None]
+    with pytest.raises(InvalidInput, match='task="regression"') as caught:
+        gs.check(None, (x, x[:, 0].long() * 3), test=(x, x[:, 0].long() * 3 + 1))
+    assert "floating-point" in str(caught.value)

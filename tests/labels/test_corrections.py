@@ -135,7 +135,8 @@ def test_a_list_of_a_frame_comes_back_to_the_frame(tmp_path: Path) -> None:
     table.sample(frac=1, random_state=0).to_csv(tmp_path / "list.csv", index=False)
     pair = (frame[["size", "wood"]], frame["kind"])
     corrected = gs.apply_label_corrections(pair, tmp_path / "list.csv")
-    assert names(corrected) == kinds and corrected.inputs.shape == (80, 3)
+    pandas.testing.assert_frame_equal(corrected[0], pair[0])
+    assert corrected[1].tolist() == kinds
     table = gs.apply_label_corrections(frame, tmp_path / "list.csv", target="kind")
     pandas.testing.assert_frame_equal(table, frame.assign(kind=kinds))
     with pytest.raises(InvalidInput, match="target='label'"):
@@ -229,6 +230,32 @@ def test_a_table_comes_back_as_a_table(
     if not str(frame["y"].iloc[0]).startswith("$"):
         assert corrected["y"].dtype == frame["y"].dtype
         assert corrected["y"].iloc[1:].tolist() == frame["y"].drop(index=[200, 195]).tolist()
+
+
+SIZES = [float(k) for k in range(40)]
+
+
+@pytest.mark.parametrize("labels", [["a", "b"] * 20, [3, 7] * 20, [0.25 * k for k in range(40)]])
+@pytest.mark.parametrize("form", [list, numpy.array, torch.tensor, tuple, pandas.Series])
+def test_data_come_back_in_the_form_in_which_they_were_passed(
+    tmp_path: Path, labels: list[Any], form: Any
+) -> None:
+    if form is torch.tensor and isinstance(labels[0], str):
+        form = list
+    path = tmp_path / "reviewed.csv"
+    path.write_text(f"sample,label\n0,{labels[3]}\n5,drop\n")
+    expected = [labels[3], *labels[1:5], *labels[6:]]
+    column = form(labels)
+    mapping = gs.apply_label_corrections({"size": SIZES, "y": column}, path, target="y")
+    pair = gs.apply_label_corrections((pandas.DataFrame({"size": SIZES}), column), path)
+    assert isinstance(mapping, dict) and isinstance(pair, tuple)
+    for sizes, corrected in ((mapping["size"], mapping["y"]), (pair[0]["size"], pair[1])):
+        assert list(sizes) == SIZES[:5] + SIZES[6:]
+        assert type(corrected) is type(column) and list(corrected) == expected
+        assert getattr(corrected, "dtype", None) == getattr(column, "dtype", None)
+    rows = [{"size": size, "y": label} for size, label in zip(SIZES, labels, strict=True)]
+    again = gs.apply_label_corrections(rows, path, target="y")
+    assert [row["y"] for row in again] == expected and rows[0]["y"] == labels[0]
 
 
 def test_rows_without_a_label_stay_in_the_table(tmp_path: Path) -> None:
@@ -400,3 +427,29 @@ def test_a_table_and_its_file_get_the_most_frequent_spelling_of_a_class(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert '"label":"1"' in (tmp_path / "new.jsonl").read_text().splitlines()[12]
+
+
+def test_lists_of_two_reviewers_are_applied_together(tmp_path: Path) -> None:
+    blank = dict.fromkeys(range(40), "")
+    first, second, third = (
+        list_of(tmp_path / f"list {k}.csv", KINDS, list((blank | labels).values()))
+        for k, labels in enumerate(({0: "b", 1: "a"}, {0: "b", 5: "drop"}, {0: "c", 1: "a"}))
+    )
+    corrected = gs.apply_label_corrections(TABLE, [first, second], target="kind")
+    assert corrected["kind"].tolist() == ["b", "a", *KINDS[2:5], *KINDS[6:]]
+    with pytest.raises(InvalidInput, match=r"sample 0 .'b' in .*0.csv, 'c' in .*2.csv"):
+        gs.apply_label_corrections(TABLE, [first, third], target="kind")
+    once = gs.apply_label_corrections(TABLE, first, target="kind")
+    with pytest.raises(InvalidInput, match="several lists of them together"):
+        gs.apply_label_corrections(once, third, target="kind")
+
+
+def test_lists_of_several_labels_are_applied_together(tmp_path: Path) -> None:
+    data = (X, torch.tensor([[0, 1], [1, 1], [1, 0], [0, 0]]))
+    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for path, (output, label) in zip(paths, ((0, 1), (1, 0), (1, 1)), strict=True):
+        path.write_text(f"sample,output,label\n0,{output},{label}\n")
+    corrected = gs.apply_label_corrections(data, paths[:2])
+    assert corrected.y.long().tolist() == [[1, 0], [1, 1], [1, 0], [0, 0]]
+    with pytest.raises(InvalidInput, match="sample 0, place 1"):
+        gs.apply_label_corrections(data, paths[1:])

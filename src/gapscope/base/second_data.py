@@ -259,7 +259,8 @@ def _check_numbers(second: Samples, first: Samples, owner: str) -> None:
         others = sorted({int(label) for label in known} - {IGNORED})
         raise InvalidInput(
             f"{owner} has classes that the first data set has not: {join_names(numbers)}; known are "
-            f"{join_names(others)}. Number both data sets in the same way, or drop these labels."
+            f"{join_names(others)}. Number both data sets in the same way, or drop these labels. If they are amounts, "
+            'pass floating-point numbers or gs.Samples(x, y, task="regression").'
         )
 
 

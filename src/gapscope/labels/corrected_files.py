@@ -13,7 +13,7 @@ from gapscope.base.samples import Samples
 from gapscope.data.edited_files import EditedFile, open_for_edit
 from gapscope.data.number_text import TextFormat, find_format
 from gapscope.data.table_targets import FORMAT
-from gapscope.labels.corrections import class_cells
+from gapscope.labels.corrected_forms import class_cells
 from gapscope.labels.label_cells import are_equal
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,18 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput, join_names
-from gapscope.base.foreign_data import as_frame
 from gapscope.base.position_labels import labels_on_grid
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
 from gapscope.data.frames import encode_inputs
-from gapscope.data.named_columns import lacks_labels
+from gapscope.data.named_columns import column_by_name, lacks_labels
 from gapscope.data.number_text import TextFormat
 from gapscope.data.table_targets import FORMAT, split_frame
 from gapscope.data.tables import Cells, read_cells
+from gapscope.labels.corrected_forms import as_series, keeps_form, with_corrections
 from gapscope.labels.label_cells import (
+    DROP,
     INTEGER,
     LabelParser,
     are_equal,
@@ -36,6 +35,8 @@ from gapscope.results.csv_files import from_csv_cell
 if TYPE_CHECKING:
     import pandas
 
+ListPath = str | Path | Sequence[str | Path]
+"""One reviewed list, or several of the same data."""
 PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
 
@@ -142,10 +143,50 @@ def _parse_place(
     return place
 
 
-def _correct_places(samples: Samples, path: str | Path) -> Samples:
-    """Return samples that have more than one label each, with the corrections of a reviewed list.
+Decisions = dict[tuple[int, ...], float | None]
 
-    A position whose label is dropped gets -100, so that it does not count.
+
+def _in_words(decision: float | None, samples: Samples) -> str:
+    """Return a decision of a list as a message names it."""
+    if decision is None:
+        return DROP
+    if samples.kind in ("classification", "positions") and samples.class_names:
+        return repr(samples.class_names[int(decision)])
+    return f"{decision:.6g}"
+
+
+def _join(samples: Samples, lists: Sequence[tuple[str | Path, Decisions]]) -> Decisions:
+    """Return the decisions of several lists, by sample and place.
+
+    Args:
+        samples: The samples.
+        lists: Each list with its decisions.
+
+    Raises:
+        InvalidInput: Two lists contradict each other.
+    """
+    joined: dict[tuple[int, ...], tuple[float | None, str | Path]] = {}
+    conflicts: list[str] = []
+    for path, decisions in lists:
+        for place, decision in decisions.items():
+            known, first = joined.setdefault(place, (decision, path))
+            if known == decision:
+                continue
+            words = [_in_words(value, samples) for value in (known, decision)]
+            at = f", place {join_names(place[1:])}" if len(place) > 1 else ""
+            conflicts.append(
+                f"sample {int(samples.original(place[:1]))}{at} ({words[0]} in {first}, {words[1]} in {path})"
+            )
+    if conflicts:
+        raise InvalidInput(
+            f"Lists must agree; {len(conflicts)} of their labels do not: {join_names(conflicts)}. Write one label into "
+            "both lists, or none into one of them."
+        )
+    return {place: decision for place, (decision, _) in joined.items()}
+
+
+def _read_places(samples: Samples, path: str | Path) -> Decisions:
+    """Return the decisions of a reviewed list of samples that have more than one label each, by sample and place.
 
     Raises:
         InvalidInput: As for `apply_label_corrections`, or a place is outside the sample.
@@ -153,7 +194,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     column = PLACE_COLUMNS[samples.kind]
     table, cells = _read_list(path, column)
     parser = LabelParser(samples, cells)
-    targets = samples.y.clone()
+    old = samples.y
     decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
     compared: list[tuple[int, str, tuple[int, ...]]] = []
     for line, sample, cell, label, given in table.itertuples():
@@ -162,7 +203,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
         where = f"{path}, line {line}"
         place = (
             _parse_sample(cells.with_point(sample), samples, path),
-            *_parse_place(cell, targets.shape[1:], samples.named_targets, where, cells),
+            *_parse_place(cell, old.shape[1:], samples.named_targets, where, cells),
         )
         compared.append((line, given, place))
         if not label.strip():
@@ -178,10 +219,10 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
                 f"{line}. Leave one of them."
             )
         decisions[place] = (decision, line)
-    old = samples.y
-    for place, (decision, _) in decisions.items():
-        targets[place] = IGNORED if decision is None else int(decision)
-    is_open = {place: targets[place] != old[place] for place in decisions}
+    is_open = {
+        place: old[place] != (IGNORED if decision is None else int(decision))
+        for place, (decision, _) in decisions.items()
+    }
     check_given(
         path,
         parser,
@@ -191,53 +232,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
             if is_open.get(place, True)
         ],
     )
-    return replace(samples, targets=targets)
-
-
-def class_cells(samples: Samples, cells: Sequence[Any], values: pandas.Series) -> dict[int, Any]:
-    """Return what the rows of each class hold most often; declared categories without a row as they are.
-
-    Args:
-        samples: The samples, each with a class.
-        cells: What the row of each sample holds, in their order.
-        values: Column of the labels, with its categories.
-    """
-    spellings: defaultdict[int, Counter[Any]] = defaultdict(Counter)
-    for code, cell in zip(samples.y.flatten().tolist(), cells, strict=True):
-        spellings[code][cell] += 1
-    names = {str(value): value for value in getattr(values.dtype, "categories", ())}
-    declared = {code: names.get(name) for code, name in enumerate(samples.class_names)}
-    return declared | {code: counts.most_common(1)[0][0] for code, counts in spellings.items()}
-
-
-def corrected_table(
-    frame: pandas.DataFrame,
-    target: Any,
-    values: pandas.Series,
-    samples: Samples,
-    decisions: Mapping[int, float | None],
-) -> pandas.DataFrame:
-    """Return a table with corrected labels and without the dropped rows.
-
-    Args:
-        frame: The table.
-        target: Column of the labels or targets.
-        values: The column with what stays, in which the labels are changed.
-        samples: The samples of the table; rows without a label have none, and stay.
-        decisions: By sample, a regression target or a class; None to drop it.
-    """
-    rows: list[int] = samples.original(torch.arange(len(samples))).tolist()
-    column = values.copy()
-    label_of: dict[int, Any] = {}
-    if samples.kind != "regression":
-        label_of = class_cells(samples, column.iloc[rows].tolist(), column)
-    for index, decision in decisions.items():
-        if decision is not None:
-            column.iloc[rows[index]] = label_of[int(decision)] if label_of else decision
-    dropped = {rows[index] for index, decision in decisions.items() if decision is None}
-    corrected = frame.copy()
-    corrected[target] = column
-    return corrected.iloc[[row for row in range(len(frame)) if row not in dropped]]
+    return {place: decision for place, (decision, _) in decisions.items()}
 
 
 def read_decisions(
@@ -282,23 +277,34 @@ def read_decisions(
             if index not in decisions or not are_equal(decisions[index], labels[index], samples)
         ],
     )
-    if sum(decision is None for decision in decisions.values()) == len(samples):
-        raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
+    _check_remaining(samples, decisions, path)
     return decisions
 
 
-@overload
-def apply_label_corrections(data: Any, path: str | Path) -> Samples: ...
+def _check_remaining(
+    samples: Samples, decisions: Mapping[int, float | None], path: ListPath
+) -> None:
+    """Raise InvalidInput if no sample would remain."""
+    if sum(decision is None for decision in decisions.values()) == len(samples):
+        raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
 
 
 @overload
-def apply_label_corrections(data: Any, path: str | Path, *, target: str | int | None) -> Any: ...
+def apply_label_corrections(
+    data: tuple[pandas.DataFrame, Any], path: ListPath
+) -> tuple[pandas.DataFrame, Any]: ...
+
+
+@overload
+def apply_label_corrections(data: Any, path: ListPath) -> Samples: ...
+
+
+@overload
+def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | None) -> Any: ...
 
 
 @check_arguments
-def apply_label_corrections(
-    data: Any, path: str | Path, *, target: str | int | None = None
-) -> Samples | pandas.DataFrame:
+def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | None = None) -> Any:
     r"""Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 
     Args:
@@ -310,14 +316,15 @@ def apply_label_corrections(
             separated by commas. Integer labels must occur in the data. If samples have several labels, the column
             `output` has the name of the label's column, or its number, and the label becomes 0 or 1. Labels of
             positions have the column `position`, and "drop" makes one -100; one-hot masks become masks of classes. If
-            the list has the column `given`, all its lines are compared with the labels of the data.
+            the list has the column `given`, all its lines are compared with the labels of the data. Lists of several
+            reviewers of the same data are passed together, as a list of paths.
         target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
     Returns:
-        The samples that remain, in their order, with corrected labels. Of a table with `target` a pandas frame with its
-        rows, columns and categories; amounts in text become numbers. Of a pair (frame, labels) the samples as
-        `find_label_issues` reads them, with a column of numbers per value of text.
+        The samples that remain, in their order, with corrected labels. A table, a mapping or a list of dictionaries
+        with `target`, and a pair (frame, labels), come back in their form, a table as a pandas frame, with their rows,
+        columns and categories; amounts in text become numbers. Other data come back as `gs.Samples`.
 
     Raises:
         UnreadableFile: The file is missing, empty or no CSV table.
@@ -336,15 +343,19 @@ def apply_label_corrections(
     >>> len(corrected), int(corrected.y[19])  # sample 20 follows the one that was dropped
     (299, 7)
     """
-    frame = as_frame(data)
-    is_table = target is not None and library_of(frame) == "pandas"
+    paths: Sequence[str | Path] = [path] if isinstance(path, str | Path) else path
+    passed = data
     if target is not None:
         data = split_frame(data, target)
     encoded, _, _ = encode_inputs(data)
     samples = with_class_masks(as_samples(encoded))
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:
         samples.original(())  # indices mean nothing if the order changes
-        return _correct_places(samples, path)
+        targets = samples.targets.clone()
+        lists = [(each, _read_places(samples, each)) for each in paths]
+        for place, decision in _join(samples, lists).items():
+            targets[place] = IGNORED if decision is None else int(decision)
+        return replace(samples, targets=targets)
     if samples.targets is None and (missing := lacks_labels(data)):
         raise InvalidInput(missing)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
@@ -353,14 +364,20 @@ def apply_label_corrections(
             "of the column, target='label'."
         )
     samples.original(())  # indices mean nothing if the order changes
-    labels = data[1] if isinstance(data, tuple) and len(data) == 2 else None
-    decisions = read_decisions(samples, path, getattr(labels, "attrs", {}).get(FORMAT))
-    if is_table:
+    labels: Any = data[1] if isinstance(data, tuple) and len(data) == 2 else None
+    form = getattr(labels, "attrs", {}).get(FORMAT)
+    lists = [
+        (each, {(index,): value for index, value in read_decisions(samples, each, form).items()})
+        for each in paths
+    ]
+    decisions = {index: value for (index,), value in _join(samples, lists).items()}
+    _check_remaining(samples, decisions, path)
+    if keeps_form(passed, target):
         if samples.kind == "regression":
-            values = data[1].astype(float)
+            values = as_series(labels if target is not None else encoded[1]).astype(float)
         else:
-            values = frame[target]
-        return corrected_table(frame, target, values, samples, decisions)
+            values = as_series(passed[1] if target is None else column_by_name(passed, target)[1])
+        return with_corrections(passed, target, values, samples, decisions)
     targets = samples.targets.clone()
     for index, decision in decisions.items():
         if decision is not None:

@@ -300,5 +300,5 @@ def check_given(
     raise InvalidInput(
         f"{path}, line {line}: the list was made for a sample with the label {given.strip()!r}, these data have "
         f"{parser.write(label)}{more}: another order of the rows, or other data. Pass the data of which the list was "
-        f"made, and join several lists of them into one. {advice}"
+        f"made, and several lists of them together, path=[first, second]. {advice}"
     )
