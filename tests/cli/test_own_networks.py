@@ -248,12 +248,12 @@ def test_what_is_wrong_with_a_function_is_named_by_its_own_file(
 
 
 def test_a_file_here_comes_before_an_installed_module_of_its_name(own: Path) -> None:
-    import colorsys
+    import tabnanny
 
-    (own / "colorsys.py").write_text(MODULE)
-    done = gapscope("measure", "colorsys:small", "--measure", "parameter_count")
+    (own / "tabnanny.py").write_text(MODULE)
+    done = gapscope("measure", "tabnanny:small", "--measure", "parameter_count")
     assert done.returncode == 0, done.stderr
-    assert sys.modules["colorsys"] is colorsys
+    assert sys.modules["tabnanny"] is tabnanny
 
 
 @pytest.mark.thorough

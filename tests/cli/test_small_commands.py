@@ -127,18 +127,47 @@ def test_a_whole_frame_of_a_function_needs_the_column_of_its_labels(two_files: A
     assert done.returncode == 1 and "--target" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["check", "labels", "forecast"])
+@pytest.mark.parametrize("command", ["check", "labels", "forecast", "out-of-sample"])
 def test_notes_on_a_file_are_in_the_object_and_on_standard_error(
     command: str, two_files: Any
 ) -> None:
-    more = ["--only", "GS104"] if command == "check" else ["--time-budget", "2"]
+    more = {"check": ["--only", "GS104"], "out-of-sample": []}.get(command, ["--time-budget", "2"])
     done = gapscope(command, "train.csv", "--json", *more)
     notes = json.loads(done.stdout)["notes"]
     for part in ("'label', the last", "city: one column per value", "0 = 'no'"):
         assert sum(part in note for note in notes) == 1 and done.stderr.count(part) == 1
 
 
-@pytest.mark.parametrize("command", ["labels", "forecast"])
+@pytest.mark.parametrize("source", ["train.csv", "own_frame.py:pair"])
+def test_held_out_probabilities_are_those_of_python(
+    source: str, two_files: dict[str, pandas.DataFrame]
+) -> None:
+    table = two_files["train"]
+    expected = gs.out_of_sample(None, (table[["size", "city"]], table["label"]))
+    done = gapscope("out-of-sample", source, "--output", "held.csv", "--json")
+    content = json.loads(done.stdout)
+    assert content["classes"] == ["no", "yes"] and content["score"] == expected.score
+    assert [row["given"] for row in content["rows"]] == table["label"].tolist()
+    written = pandas.read_csv("held.csv")
+    assert list(written) == ["sample", "no", "yes", "given label"]
+    assert written["sample"].tolist() == list(range(120))
+    for rows in (written[["no", "yes"]], [row["predictions"] for row in content["rows"]]):
+        assert numpy.allclose(rows, expected.predictions)
+
+
+def test_held_out_targets_of_groups(two_files: dict[str, pandas.DataFrame]) -> None:
+    two_files["train"].rename(columns={"city": "sample"}).to_csv("train.csv", index=False)
+    done = gapscope("out-of-sample", "train.csv", "--target", "size", "--groups", "label", "--json")
+    content = json.loads(done.stdout)
+    assert content["groups"] == 2 and content["classes"] == []
+    assert content["rows"][3]["given"] == [pytest.approx(two_files["train"]["size"][3])]
+    done = gapscope("out-of-sample", "train.csv", "--target", "sample", "--output", "train.csv")
+    assert done.returncode == 1 and "train.csv" in done.stderr
+    refused = gapscope("out-of-sample", "own_frame.py:pair", "--groups", "label")
+    assert refused.returncode == 2 and "pass a table" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["labels", "forecast", "out-of-sample"])
 @pytest.mark.parametrize(
     ("content", "fact"),
     [

@@ -25,6 +25,7 @@ from gapscope.cli import (
     learning_curve,
     listing,
     measure,
+    out_of_sample,
     pool,
     report,
     study,
@@ -68,6 +69,7 @@ app.command("explain")(explain.explain)
 app.command("labels")(labels.labels)
 app.command("correct")(correct.correct)
 app.command("forecast")(forecast.forecast)
+app.command("out-of-sample")(out_of_sample.out_of_sample)
 app.command("learning-curve")(learning_curve.learning_curve)
 app.add_typer(listing.app, name="list")
 app.add_typer(advise.app, name="advise")

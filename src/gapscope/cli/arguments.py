@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.cli.factories import Returned, call_for_all, is_factory
+from gapscope.cli.factories import Returned, call_for_all, is_factory, split_returned
 from gapscope.cli.options import NETWORK
 from gapscope.cli.output import print_note
 from gapscope.results.formatting import pluralize
@@ -346,6 +346,33 @@ def read_second(path: Path, column: str | None, data: Any) -> Any:
             "return (inputs, targets) as the data."
         )
     return read_labelled_table(path, column, like=(inputs, data[1])).pair
+
+
+def read_source(
+    source: Path, column: str | None, groups: str | None, side: int
+) -> tuple[Any, Any, list[Any] | None]:
+    """Return network (None for data of a file), training data, and the group of each row.
+
+    Args:
+        source: `module:function`, folder of pictures, or table.
+        column: Column of the labels, from --target.
+        groups: Column of groups of a table; None for none.
+        side: Height and width of pictures.
+
+    Raises:
+        BadParameter: There are groups without a table.
+    """
+    import typer
+
+    if groups is not None and (is_factory(source) or is_grid(source) or source.is_dir()):
+        raise typer.BadParameter("--groups names a column of a table; pass a table.")
+    if is_factory(source):
+        returned = call_for_all(source, what="network or None")
+        return returned.network, split_returned(returned.data, column, source), None
+    if source.is_dir():
+        return None, read_pictures(source, side), None
+    table = read_labelled_table(source, column, groups=groups)
+    return None, table.pair, table.groups
 
 
 def split_groups(

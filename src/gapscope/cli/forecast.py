@@ -22,23 +22,14 @@ def _forecasts(
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function`, a table or a folder."""
     from gapscope.accuracy.forecast import forecast_accuracy
-    from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table, read_pictures
-    from gapscope.cli.factories import call_factory, is_factory, split_returned
+    from gapscope.cli.arguments import is_grid, read_grid, read_source
     from gapscope.cli.progress import steps
 
-    if groups is not None and (is_factory(target) or is_grid(target) or target.is_dir()):
-        raise typer.BadParameter("--groups names a column of a table; pass a table.")
-    if is_factory(target):
-        network, data = call_factory(target, what="network or None")
-        data = split_returned(data, column, target)
-        return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
-    if target.is_dir():
-        pictures = read_pictures(target, side)
-        return {str(target): forecast_accuracy(None, pictures, time_budget=time_budget)}
-    if not is_grid(target):
-        table = read_labelled_table(target, column, groups=groups)
-        found = forecast_accuracy(None, table.pair, groups=table.groups, time_budget=time_budget)
-        return {str(target): found}
+    if groups is not None or not is_grid(target):
+        network, data, of_groups = read_source(target, column, groups, side)
+        return {
+            str(target): forecast_accuracy(network, data, groups=of_groups, time_budget=time_budget)
+        }
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 
     specs = read_grid(target, data_root)

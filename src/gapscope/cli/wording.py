@@ -25,7 +25,8 @@ IN_A_SHELL = {
     "a larger time_budget=, or None for no limit": "a larger --time-budget",
     "a larger time_budget": "a larger --time-budget",
     "in result.label_issues": "that `gapscope labels` lists",
-    "pass groups= to gapscope.forecast_accuracy or gapscope.out_of_sample": "pass --groups to `gapscope forecast`",
+    "pass groups= to gapscope.forecast_accuracy or gapscope.out_of_sample": "pass --groups to `gapscope forecast` or "
+    "`gapscope out-of-sample`",
     "gapscope.learning_curve": "`gapscope learning-curve`",
     "gapscope.find_label_issues": "`gapscope labels`",
     "; reasons: .unmeasured": "; --json names the reasons",
@@ -73,6 +74,7 @@ PATTERNS = (
             ("forecast_accuracy", "forecast"),
             ("estimate_accuracy", "estimate"),
             ("find_label_issues", "labels"),
+            ("out_of_sample", "out-of-sample"),
         )
     ),
     (re.compile(r"(?<!n Python, )\bpass (?=\w+=)"), "in Python, pass "),
