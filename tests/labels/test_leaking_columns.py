@@ -142,3 +142,31 @@ def test_a_target_in_other_units_is_a_leak_beside_columns_that_predict_it_as_wel
     for leak, expected in ((32 - 1.8 * y, True), (y + 1e-2 * rng.normal(size=200), False)):
         samples = as_samples((np.stack([a, b, leak], 1), y), is_exact=True)
         assert find_leaking_columns(samples).is_leak is expected
+
+
+@pytest.mark.parametrize("share", [0.5, 0.15])
+@pytest.mark.parametrize("kind", ["date", "number"])
+def test_missing_values_of_one_class_give_the_label_away(kind: str, share: float) -> None:
+    rng = np.random.default_rng(0)
+    y = (rng.random(150) < share).astype(int)
+    frame = pandas.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
+    days = rng.integers(0, 8, 150)
+    values = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(days, "D")
+    column = pandas.Series(values if kind == "date" else days.astype(float))
+    closed = frame.assign(closed=column.where(y == 1), y=y)
+    (finding,) = gs.check(None, closed, target="y", only=["GS107"]).findings
+    assert "column closed, by its missing values" in finding.evidence
+    # gaps in a part of one class, or in both, give nothing away
+    for lacks in ((y == 1) & (rng.random(150) < 0.8), rng.random(150) < 0.5):
+        other = frame.assign(closed=column.mask(lacks), y=y)
+        assert not gs.check(None, other, target="y", only=["GS107"]).findings
+
+
+def test_gaps_belong_to_the_rows_with_a_label() -> None:
+    rng = np.random.default_rng(0)
+    y = pandas.Series(rng.integers(0, 2, 120))
+    frame = pandas.DataFrame(rng.normal(size=(120, 3)), columns=["a", "b", "c"])
+    frame["closed"] = pandas.Series(rng.integers(0, 5, 120).astype(float)).where(y == 1)
+    frame["y"] = y.where(rng.random(120) < 0.8, -100)
+    (finding,) = gs.check(None, frame, target="y", only=["GS107"]).findings
+    assert "by its missing values" in finding.evidence

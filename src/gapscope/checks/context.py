@@ -74,6 +74,7 @@ class Context:
         unseen: Values of the categories of a raw test table that the training table lacks.
         sources: Columns of a raw table: name, and indices of its encoded columns; empty for other data.
         texts: Columns of text of a raw table that are no categories, by their names.
+        gaps: Columns of numbers of a raw table with gaps: whether each sample lacks a value, by their names.
         given: All samples with their row numbers in the data that were passed.
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
@@ -95,6 +96,7 @@ class Context:
     unseen: tuple[UnseenValues, ...] = ()
     sources: tuple[tuple[str, tuple[int, ...]], ...] = ()
     texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    gaps: dict[str, list[bool]] = field(default_factory=dict[str, list[bool]])
     given: Samples | None = None
     test_network: nn.Module | None = None
     batch_size: int | None = None

@@ -143,7 +143,7 @@ def find_leak(context: Context) -> Outcome:
     reason = reason_not_searched(context.everything, len(context.sources) or x.shape[1])
     if reason:
         return NotChecked(f"no column counts the rows; whether one gives the target away {reason}")
-    columns = find_leaking_columns(context.everything, context.sources)
+    columns = find_leaking_columns(context.everything, context.sources, context.gaps)
     if columns.reason:
         return NotChecked(f"whether a column gives the target away {columns.reason}")
     if columns.others is None or not columns.is_leak:

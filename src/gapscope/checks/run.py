@@ -32,7 +32,7 @@ from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, source_texts
 from gapscope.data.named_columns import column_by_name
-from gapscope.data.table_encoding import source_columns, unseen_values
+from gapscope.data.table_encoding import source_columns, source_gaps, unseen_values
 from gapscope.data.table_targets import split_frames
 from gapscope.inspection.initial_states import matching_state
 from gapscope.inspection.interrupts import whole_results
@@ -316,6 +316,7 @@ def _make_context(
             given = with_task(given, "regression")  # integers
     read = given.notes if prepared is None else prepared.notes
     given = replace(given, notes=(*read, *notes))
+    table["gaps"] = {name: list(given.per_sample(gaps)) for name, gaps in source_gaps(data).items()}
     table["texts"] = {
         name: list(given.per_sample(texts)) for name, texts in source_texts(raw).items()
     }

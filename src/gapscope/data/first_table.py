@@ -116,7 +116,9 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
     categories = [name for name in categories if name in frame]
     if categories:
         notes.append(f"{_listed(categories)}: one column per value.")
-    missing = int(frame.drop(columns=categories).isna().sum().sum())
+    is_missing = frame.drop(columns=categories).isna()
+    missing = int(is_missing.sum().sum())
+    gaps = {str(name): is_missing[name].tolist() for name in is_missing if is_missing[name].any()}
     if missing:
         notes.append(
             f"{pluralize(missing, 'missing number')}: filled with the median of the column."
@@ -142,6 +144,7 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
         texts=texts,
         dropped=dropped,
         names=tuple(dtypes),
+        gaps=gaps,
     )
     keep_identity(encoded, passed, dropped)
     return encoded, tuple(notes)

@@ -135,6 +135,7 @@ class TableEncoding:
         dropped: Names of the columns that are not used but tell rows apart, as text: all but numbers and identifiers of
             the rows.
         names: Names of all columns, used or not, as text.
+        gaps: Columns of numbers, dates and durations with missing values: whether each row lacks one, by their names.
     """
 
     columns: tuple[ColumnEncoding, ...]
@@ -144,6 +145,7 @@ class TableEncoding:
     texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     dropped: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    gaps: dict[str, list[bool]] = field(default_factory=dict[str, list[bool]])
 
     def __deepcopy__(self, memo: Any) -> TableEncoding:
         return self  # pandas copies the attributes of a frame in every operation
@@ -300,6 +302,16 @@ def _unseen(encoding: ColumnEncoding, plain: pandas.Series) -> list[UnseenValues
     values = plain[is_new].map(level_text).value_counts()
     names = tuple(str(value) for value in values.index)
     return [UnseenValues(encoding.name, names, int(is_new.sum()), len(plain), encoding.single)]
+
+
+def source_gaps(data: Any) -> dict[str, list[bool]]:
+    """Return whether each row of a table lacks a value, of the columns of numbers that have gaps, by their names.
+
+    Args:
+        data: Pair of an encoded frame and targets; for other data the result is empty.
+    """
+    encoding = _attribute(data, KEY)
+    return encoding.gaps if isinstance(encoding, TableEncoding) else {}
 
 
 def source_columns(data: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:

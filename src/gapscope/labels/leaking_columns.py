@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -288,13 +289,19 @@ def least_score(targets: Tensor) -> float:
     return max(MIN_ALONE, 1 - MAX_ERRORS_LEFT * (1 - _most_frequent(targets)))
 
 
-def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> LeakingColumns:
+def find_leaking_columns(
+    samples: Samples,
+    sources: Sequence[Source] = (),
+    gaps: Mapping[str, Sequence[bool]] = MappingProxyType({}),
+) -> LeakingColumns:
     """Return what those columns predict that alone predict most of the labels, and what all others predict.
 
     Args:
         samples: Samples of a table [n, d] of floating point numbers, with at most `MAX_COLUMNS` columns, for which
             `reason_not_searched` is empty.
         sources: Columns of the raw table; without them, each column is one.
+        gaps: Names of columns with missing values, and whether each sample lacks one: that alone may give the label
+            away, such as a date that one class has.
     """
     x = samples.inputs.double().cpu()
     rows = torch.linspace(0, len(x) - 1, min(len(x), MAX_EXACT), dtype=torch.float64).round().long()
@@ -304,7 +311,23 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
         targets = targets.double().flatten()
     known = [indices for _, indices in sources] or [(i,) for i in range(x.shape[1])]
     columns = _candidates(x, known)
+    names = {indices: name for name, indices in sources}
+    missing = {
+        indices: torch.tensor(gaps[name])[rows, None].double()
+        for indices, name in names.items()
+        if len(gaps.get(name, ())) == len(samples)
+    }
     scores = [_alone(x[:, list(indices)], targets) for indices in columns]
+    by_gaps: set[tuple[int, ...]] = set()
+    for k, indices in enumerate(columns):
+        score = _alone(missing[indices], targets) if indices in missing else 0.0
+        if score > scores[k]:
+            scores[k] = score
+            by_gaps.add(indices)
+
+    def values_of(indices: tuple[int, ...]) -> Columns:
+        return missing[indices] if indices in by_gaps else x[:, list(indices)]
+
     kept = torch.arange(len(x))
     least = least_score(targets)
     if max(scores) >= least:
@@ -314,15 +337,16 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
             return LeakingColumns("", max(scores), reason=reason)
         for k, indices in enumerate(columns):
             if len(kept) < len(x) and scores[k] >= least:
-                scores[k] = min(scores[k], _alone(x[kept][:, list(indices)], targets[kept]))
+                scores[k] = min(scores[k], _alone(values_of(indices)[kept], targets[kept]))
     best = max(range(len(columns)), key=scores.__getitem__)
     chosen = [i for i, score in enumerate(scores) if score >= least]
     singles = {columns[i][0] for i in chosen if len(columns[i]) == 1}
     # columns of which one suffices
     chosen = [i for i in chosen if len(columns[i]) == 1 or not singles & set(columns[i])] or [best]
-    names = {indices: name for name, indices in sources}
 
     def title(indices: tuple[int, ...]) -> str:
+        if indices in by_gaps:
+            return f"column {names[indices]}, by its missing values,"
         if indices in names:
             return f"column {names[indices]}"
         listed = name_columns(samples.columns, indices)
@@ -337,11 +361,12 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
     if 2 * len(kept) < len(x):  # through their copies, all others would predict the label as well
         x = x[kept]
         targets = targets[kept]
+        missing = {indices: values[kept] for indices, values in missing.items()}
     dropped = {k for i in chosen for k in columns[i]}
     others = predict_from(x[:, [k for k in range(x.shape[1]) if k not in dropped]], targets)
     evidence += f", all others together {percent(others)}"
     # other columns that predict the label well do not excuse one that is the label
-    copies = [i for i in chosen if _is_copy(x[:, list(columns[i])], targets)]
+    copies = [i for i in chosen if _is_copy(values_of(columns[i]), targets)]
     result = LeakingColumns(evidence, scores[best], others)
     if result.is_leak or not copies:
         return result
