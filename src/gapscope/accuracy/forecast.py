@@ -182,7 +182,8 @@ def forecast_accuracy(
         max_exact: Number of samples up to which the NTK is exact.
         landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
-        seed: Seed of the landmarks, the projections, the subsets of the curve and a new head.
+        seed: Seed of the landmarks, the projections, the subsets of the curve and a new head. Rows in another order are
+            in other subsets, as with another seed.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples, one class or one group, or do not fit the
