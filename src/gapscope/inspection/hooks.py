@@ -150,7 +150,8 @@ def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _unchanged(value: Any) -> Any:
+def unchanged(value: Any) -> Any:
+    """Return the value."""
     return value
 
 
@@ -159,7 +160,7 @@ def copied_calls(
     modules: Mapping[str, nn.Module],
     *,
     before: bool = False,
-    select: Callable[[Any], Any] = _unchanged,
+    select: Callable[[Any], Any] = unchanged,
 ) -> Iterator[list[ModuleCall]]:
     """Record the calls of modules in the body, with copies that later operations in place do not reach.
 

@@ -26,6 +26,7 @@ from gapscope.batch_norm.gamma_decay.curvature import (
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.inspection.losses import Loss, sample_losses
+from gapscope.inspection.sample_layout import SampleLayout
 
 
 def quartic(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -91,7 +92,9 @@ def test_derivatives_by_gamma_and_beta_sample_by_sample(make: type[nn.Module]) -
     network = warmed_up(make().double())
     layers = batch_norm_layers(network)
     samples = images(5)
-    outputs, taps = tapped_forward(network, layers, samples.inputs)
+    layouts = dict.fromkeys(layers, SampleLayout())
+    subject = EvaluationData(network, layers, layouts, samples, sample_losses, 5)
+    outputs, taps = tapped_forward(subject, samples.inputs)
     direction = torch.randn(5, 3, dtype=torch.float64)
     result = {
         name: (by_gamma, by_beta)
@@ -214,7 +217,9 @@ def test_the_excess_includes_kinks() -> None:
         return outputs.abs().squeeze(1)
 
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
+    subject = EvaluationData(
+        nn.Sequential(network), {"0": network}, {"0": SampleLayout()}, Samples(h, h), absolute, 500
+    )
     only_mean = SecondMoments(zero, one, zero, zero)
     sampler, generator = gaussian_sampler(only_mean), torch.Generator().manual_seed(0)
     result = even_loss_excess(

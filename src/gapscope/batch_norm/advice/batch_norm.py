@@ -42,6 +42,7 @@ from gapscope.inspection.hooks import (
 )
 from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.sample_layout import sample_layouts
 from gapscope.inspection.timing import pass_seconds
 from gapscope.results.estimate import Estimate
 
@@ -199,6 +200,15 @@ def _strength(
     return Estimate(missing / added, (missing.standard_error or 0.0) / added)
 
 
+def _samples_first(network: nn.Module, samples: Samples, names: Sequence[str]) -> bool:
+    """Return whether layers take one row per sample, so that parts of their inputs are parts of the samples."""
+    with inspection_mode(network):
+        layouts = sample_layouts(
+            network, samples.inputs, batch_norm_layers(network, names), before=True
+        )
+    return all(layout is not None and layout.is_plain for layout in layouts.values())
+
+
 def _plan(
     network: nn.Module,
     samples: Samples,
@@ -329,7 +339,11 @@ def advise_batch_norm(
             if name not in {layer.layer for layer in layers}
         ),
         missing=missing,
-        ghost_size=batch_size if batch_size < (new_batch_size or 0) else None,
+        ghost_size=(
+            batch_size
+            if batch_size < (new_batch_size or 0) and _samples_first(exact, samples, names)
+            else None
+        ),
         dropout=dropout.matching_rate(missing) if is_missing else None,
         dropout_before=before,
         directions=directions,

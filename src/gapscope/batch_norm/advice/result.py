@@ -64,8 +64,8 @@ class BatchNormAdvice(Result):
         total: All layers at once.
         left_out: Layers that were not measured one by one within the time budget.
         missing: Regularization at M minus that at the new batch size, in units of the loss.
-        ghost_size: Size of ghost batches that restores it; None if the new batches are smaller or there are no
-            batch statistics.
+        ghost_size: Size of ghost batches that restores it; None if the new batches are smaller, there are no batch
+            statistics, or a layer takes several rows per sample or the samples in another dimension than the first.
         dropout: Dropout rate that adds the missing amount; None if nothing is missing or no rate up to 0.9 suffices.
         dropout_before: Names of the layers on whose inputs that dropout acts.
         decay_strength: `strength` at which GammaDecayPenalty (M, batch_norm_size=new) adds the missing amount; None if

@@ -11,14 +11,17 @@ from torch import Tensor
 
 from gapscope.batch_norm.gamma_decay.curvature import (
     EvaluationData,
+    arranged,
     mean_estimate,
     normalized_input,
+    restored,
 )
 from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
+from gapscope.inspection.sample_layout import SampleLayout
 from gapscope.results.estimate import Estimate
 
 Sampler = Callable[[int, torch.Generator], Tensor]
@@ -242,16 +245,17 @@ def gaussian_sampler(noise: SecondMoments) -> Sampler:
     return _linear_sampler(vectors * values.clamp_min(0).sqrt())
 
 
-def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
+def _noise_hook(statistics: Tensor, layout: SampleLayout) -> Callable[..., Tensor]:
     """Return a forward hook that applies batch statistics (q, a) to first order."""
 
     def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         # gamma (1 - s) u + beta - gamma a, where s = q / 2 to first order: the change is gamma (-q u / 2 - a)
-        q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
-        change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
+        u = normalized_input(layer, arranged(inputs[0], layout, len(statistics)))
+        q, a = statistics.to(output.dtype)[(..., *[None] * (u.ndim - 2))].chunk(2, 1)
+        change = -q / 2 * u - a
         if layer.weight is not None:
-            change = per_channel(layer.weight, output) * change
-        return output + change
+            change = per_channel(layer.weight, change) * change
+        return output + restored(change, layout)
 
     return add
 
@@ -282,7 +286,8 @@ def even_loss_excess(
             total = 0.0
             for part, x, y in evaluation.chunks():
                 for statistics in (noise_samples[part], -noise_samples[part]):
-                    with forward_hooks({name: evaluation.layers[name]}, _noise_hook(statistics)):
+                    hook = _noise_hook(statistics, evaluation.layouts[name])
+                    with forward_hooks({name: evaluation.layers[name]}, hook):
                         total += float((loss(network(x), y).double() - baseline[part]).sum()) / 2
             means.append(total / n)
     return mean_estimate(torch.tensor(means, dtype=torch.float64))

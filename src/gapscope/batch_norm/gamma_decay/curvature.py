@@ -24,6 +24,7 @@ from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs
+from gapscope.inspection.sample_layout import SampleLayout
 from gapscope.inspection.validation import ready
 from gapscope.results.estimate import Estimate
 
@@ -34,6 +35,7 @@ class EvaluationData:
 
     network: nn.Module
     layers: Layers
+    layouts: dict[str, SampleLayout]  # of their inputs
     samples: Samples
     loss: Loss
     chunk_size: int
@@ -170,6 +172,22 @@ class Tap(NamedTuple):
 
     normalized: Tensor  # u = (h - mu) / sigma, [n, C, positions], without gradient
     output: Tensor  # gamma u + beta, in the graph
+    layout: SampleLayout  # of the output
+
+
+def arranged(tensor: Tensor, layout: SampleLayout, n: int) -> Float[Tensor, "n c ..."]:
+    """Return input or output of a normalization layer as [n, C, ...], with the rows of a sample as positions."""
+    grouped = layout.by_sample(tensor, n)
+    if layout.per_sample > 1:
+        return grouped.movedim(1, -1)
+    return grouped
+
+
+def restored(values: Float[Tensor, "n c ..."], layout: SampleLayout) -> Tensor:
+    """Return what `arranged` returned in the layout that it had."""
+    if layout.per_sample > 1:
+        values = values.movedim(-1, 1)
+    return layout.restored(values)
 
 
 def _with_positions(tensor: Tensor) -> Tensor:
@@ -177,26 +195,27 @@ def _with_positions(tensor: Tensor) -> Tensor:
     return tensor[..., None].flatten(2)
 
 
-def normalized_input(layer: Any, h: Tensor) -> Tensor:
-    """Return (h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
-    u = (h - per_channel(layer.running_mean, h)) * per_channel(
+def normalized_input(layer: Any, h: Float[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
+    """Return (h - running_mean) / sqrt(running_var + eps)."""
+    return (h - per_channel(layer.running_mean, h)) * per_channel(
         (layer.running_var + layer.eps).rsqrt(), h
     )
-    return _with_positions(u)
 
 
-def tapped_forward(network: nn.Module, layers: Layers, x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
+def tapped_forward(evaluation: EvaluationData, x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
     """Return outputs [n, K] in the graph, and the taps of all normalization layers by name."""
     taps: dict[str, Tap] = {}
 
     def tap(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        taps[name] = Tap(normalized_input(layer, inputs[0]).detach(), output)
+        layout = evaluation.layouts[name]
+        u = normalized_input(layer, arranged(inputs[0].detach(), layout, len(x)))
+        taps[name] = Tap(_with_positions(u).detach(), output, layout)
         return output.clone()  # the next layer may work in place
 
     if x.is_floating_point():
         x = x.clone().requires_grad_()
-    with forward_hooks(layers, tap):
-        outputs = checked_outputs(network(x), len(x))
+    with forward_hooks(evaluation.layers, tap):
+        outputs = checked_outputs(evaluation.network(x), len(x))
     return outputs, taps
 
 
@@ -214,5 +233,5 @@ def derivatives_along(
         materialize_grads=True,
     )
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
-        g = _with_positions(gradient)
+        g = _with_positions(arranged(gradient, tap.layout, len(outputs)))
         yield name, (g * tap.normalized).sum(2), g.sum(2)

@@ -31,6 +31,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.inspection.sample_layout import certain_layouts, sample_layouts
 from gapscope.results.estimate import Estimate
 
 Curvature = Literal["gauss_newton", "squared_score"]
@@ -86,9 +87,12 @@ class DecaySums:
         chunk_size = samples_per_pass(
             network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
         )
+        in_order = {name: by_name[name] for name in ordered}
+        layouts = sample_layouts(network, samples.inputs, in_order, before=True)
         evaluation = EvaluationData(
             network,
-            {name: by_name[name] for name in ordered},
+            in_order,
+            certain_layouts(layouts, in_order),
             samples,
             loss or sample_losses,
             chunk_size,
@@ -120,7 +124,7 @@ class DecaySums:
         signs: Tensor | None = None
         losses: list[Tensor] = []
         for part, x, y in evaluation.chunks():
-            outputs, taps = tapped_forward(evaluation.network, evaluation.layers, x)
+            outputs, taps = tapped_forward(evaluation, x)
             losses.append(evaluation.loss(outputs.detach(), y).double())
             if (
                 draws is not None and signs is None

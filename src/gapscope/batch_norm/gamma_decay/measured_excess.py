@@ -15,10 +15,12 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.curvature import (
     EvaluationData,
+    arranged,
     check_batch_sizes,
     copy_with_population,
     mean_estimate,
     prepare,
+    restored,
     tapped_forward,
 )
 from gapscope.batch_norm.gamma_decay.decay import DecaySums, check_options
@@ -127,7 +129,7 @@ class _Comparison:
 
     def _population_chunk(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return losses [n], and by layer the part linear in each sample's statistics."""
-        outputs, taps = tapped_forward(self.evaluation.network, self.evaluation.layers, x)
+        outputs, taps = tapped_forward(self.evaluation, x)
         linear = {}
         for name, tap in taps.items():
             layer = self.decay[name]
@@ -149,7 +151,11 @@ class _Comparison:
         def normalize_by_batch(
             name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor
         ) -> Tensor:
-            return normalize_parts(inputs[0], parts, layer.weight, layer.bias, layer.eps)[0]
+            layout = self.evaluation.layouts[name]
+            h = arranged(inputs[0], layout, parts * batch_size)
+            return restored(
+                normalize_parts(h, parts, layer.weight, layer.bias, layer.eps)[0], layout
+            )
 
         # Control variate: first-order gains have mean zero over batches, exactly. Subtracting them adds no bias and
         # reduces the standard error.
