@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import gapscope as gs
-from gapscope.gradients import second_derivatives
-from gapscope.gradients.recording import record_calls
+from gapscope.gradients import backward, second_derivatives
+from gapscope.gradients.recording import record_calls, record_forward
 from gapscope.gradients.second_derivatives import bypassed
+from gapscope.gradients.verification import _second_derivative_differs
 from gradients.reference import Wrapped, dense_jacobian, gradient_of
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -71,6 +73,85 @@ def test_gradients_of_the_penalty_are_exact(
             gs.GradientSimilarityPenalty(1.0, reduction="sum")(network, x), network
         )
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+class CubeGradient(torch.autograd.Function):
+    """The derivative of a cube, with a derivative of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(g, x)
+        return 3 * x**2 * g
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        g, x = ctx.saved_tensors
+        return 3 * x**2 * gradients[0], 6 * x * g * gradients[0]
+
+
+class Cube(torch.autograd.Function):
+    """x^3, by the function above."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return CubeGradient.apply(gradients[0], *ctx.saved_tensors)
+
+
+def frozen(layer: nn.Module) -> nn.Module:
+    return layer.requires_grad_(False)
+
+
+def cubes() -> nn.Module:
+    parts = {"first": nn.Linear(5, 4), "head": nn.Linear(4, 3)}
+    return Wrapped(lambda self, x: self.head(Cube.apply(self.first(x))), **parts)
+
+
+WITHOUT_TRAINED_CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "group norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), (5,)),
+    "group norm of tokens": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 6), nn.Flatten(), nn.Linear(24, 3)),
+        (6, 5),
+    ),
+    "frozen convolution": (
+        lambda: nn.Sequential(
+            nn.Linear(5, 16), nn.Unflatten(1, (1, 4, 4)), frozen(nn.Conv2d(1, 2, 3)), nn.Tanh(),
+            nn.Flatten(), nn.Linear(8, 3),
+        ),
+        (5,),
+    ),
+    "function of the user": (cubes, (5,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["trace", "logdet"])
+@pytest.mark.parametrize("name", WITHOUT_TRAINED_CONVOLUTIONS)
+def test_functions_are_not_vectorized_over_outputs(name: str, kind: Any) -> None:
+    make, shape = WITHOUT_TRAINED_CONVOLUTIONS[name]
+    torch.manual_seed(0)
+    network, x = make().double(), torch.randn(4, *shape, dtype=torch.float64)
+    penalty = gs.GradientSimilarityPenalty(1.0, method="exact", kind=kind, reduction="sum")
+    jacobian = dense_jacobian(network, x, create_graph=True).flatten(0, 1)
+    if kind == "trace":
+        expected = jacobian.square().sum()
+    else:
+        expected = torch.logdet(torch.eye(len(jacobian)).double() + jacobian @ jacobian.T)
+    actual = penalty(network, x)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient_of(actual, network), gradient_of(expected, network))
+
+
+def test_the_self_check_compares_several_cotangents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backward, "_without_batched_functions", nullcontext)
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, dtype=torch.float64)
+    recorded = record_forward(cubes().double(), x, twice=True)
+    assert _second_derivative_differs(*recorded, 0, n_cotangents=2)
+    assert not _second_derivative_differs(*recorded, 0, n_cotangents=1)
 
 
 def test_the_gradient_of_the_loss_is_torchs() -> None:

@@ -152,9 +152,9 @@ def test_second_derivatives_are_compared_at_once_where_the_user_wrote_one(
     compared: list[int] = []
     original = verification._second_derivative_differs
 
-    def record(tape: Tape, outputs: Tensor, seed: int) -> bool:
+    def record(tape: Tape, outputs: Tensor, seed: int, n_cotangents: int) -> bool:
         compared.append(seed)
-        return original(tape, outputs, seed)
+        return original(tape, outputs, seed, n_cotangents)
 
     monkeypatch.setattr(verification, "_second_derivative_differs", record)
     network = Wrapped(

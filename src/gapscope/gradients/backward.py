@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch._C._functorch import is_legacy_batchedtensor
+from torch.autograd.function import Function
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapscope.base.errors import NotMeasurable, check_choice
@@ -34,6 +36,27 @@ def _is_leaf(source: Any) -> bool:
 
 def _is_convolution(source: Any) -> bool:
     return not isinstance(source, Tensor) and bypassed(source.node).name() == "ConvolutionBackward0"
+
+
+@contextmanager
+def _without_batched_functions() -> Iterator[None]:
+    """Raise RuntimeError where a backward pass in the body applies a Function to all cotangents at once.
+
+    The Function's derivative would be lost, or be that of tensors with a dimension that its code does not expect.
+    """
+
+    def apply(function: type[Function], *arguments: Any, **keywords: Any) -> Any:
+        if any(isinstance(a, Tensor) and is_legacy_batchedtensor(a) for a in arguments):
+            raise RuntimeError(f"{function.__name__} cannot be vectorized over cotangents")
+        return original.__get__(None, function)(*arguments, **keywords)
+
+    with exclusive():
+        original: Any = vars(Function)["apply"]
+        Function.apply = classmethod(apply)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            Function.apply = original
 
 
 @torch.enable_grad()
@@ -81,7 +104,10 @@ def gradients_at(
             create_graph and any(map(_is_convolution, sources))
         ):
             try:
-                with fast_products():
+                with (
+                    fast_products(),
+                    _without_batched_functions() if create_graph else nullcontext(),
+                ):
                     gradients = torch.autograd.grad(
                         outputs, sources, cotangents, is_grads_batched=True, **settings
                     )

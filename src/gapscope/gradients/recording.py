@@ -127,9 +127,11 @@ def record_forward(
     inputs: Tensor,
     substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
     outputs_of: Callable[[Any], Tensor] = raw_outputs,
+    *,
+    twice: bool = False,
 ) -> tuple[Tape, Float[Tensor, "n k"]]:
-    """Run the network on a batch, and return the tape with the outputs."""
-    with record_calls(network, inputs, substituted) as tape:
+    """Run the network on a batch, and return the tape with the outputs (`twice` is that of `record_calls`)."""
+    with record_calls(network, inputs, substituted, twice=twice) as tape:
         tape.outputs_of = outputs_of
         outputs = outputs_of(network(inputs))
     return tape, checked_outputs(outputs, tape.n)

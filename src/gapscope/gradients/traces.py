@@ -35,7 +35,7 @@ def square_norms(
 
     In at least float32; differentiable once with `create_graph`.
     """
-    verify(tape, outputs, create_graph=create_graph)
+    verify(tape, outputs, differentiated=len(cotangents) if create_graph else 0)
     parts = tape.contributions(outputs, cotangents, create_graph=create_graph).values()
     with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
         if not parts:

@@ -102,7 +102,7 @@ _ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] =
 )
 
 
-def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
+def _key(tape: Tape, outputs: Tensor, *, twice: int) -> Hashable:
     parameters = tuple(id(parameter) for parameter in tape.parameters.values())
     modes = tuple(module.training for module in tape.modules.values())
     calls = tuple(_calls(tape))
@@ -115,7 +115,7 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
     # form.
     n = min(tape.n, _SMALL_BATCH + 1)
     shapes = tape.inputs.shape[1:], outputs.shape[1:]
-    return n, shapes, columns, outputs.dtype, parameters, modes, calls, create_graph
+    return n, shapes, columns, outputs.dtype, parameters, modes, calls, twice
 
 
 def _calls(tape: Tape) -> list[tuple[str, int | None]]:
@@ -137,7 +137,7 @@ def _orders(n: int, seed: int) -> list[Tensor]:
 
 @contextmanager
 def _perturbed_replay(
-    tape: Tape, order: Tensor, seed: int, perturbation: float
+    tape: Tape, order: Tensor, seed: int, perturbation: float, *, twice: bool
 ) -> Iterator[tuple[Tape, Tensor]]:
     """Record a second pass in high precision, at perturbed weights, reordered."""
     x = tape.inputs[order.to(tape.inputs.device)]
@@ -149,7 +149,9 @@ def _perturbed_replay(
             tape.network, dtype, Perturbation(seed, perturbation), tape.substituted
         ) as substituted,
     ):
-        yield record_forward(tape.network, cast_like(x, dtype), substituted, tape.outputs_of)
+        yield record_forward(
+            tape.network, cast_like(x, dtype), substituted, tape.outputs_of, twice=twice
+        )
 
 
 def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
@@ -210,18 +212,22 @@ def _squares(gradients: list[Tensor | None]) -> Tensor:
     return torch.stack([as_real(g).square().sum() for g in gradients if g is not None]).sum()
 
 
-def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
-    """Return whether the gradient of one sample's squared norm differs from plain autograd's."""
+def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int, n_cotangents: int) -> bool:
+    """Return whether the gradient of one sample's squared norm, summed over cotangents, differs from autograd's."""
     generator = torch.Generator().manual_seed(seed)
-    cotangents = torch.randn(outputs.shape, generator=generator).to(outputs)[None]
+    cotangents = torch.randn(n_cotangents, *outputs.shape, generator=generator).to(outputs)
     sample = int(torch.randint(tape.n, (1,), generator=generator))
     parts, uncovered = tape.contributions_per_call(outputs, cotangents, create_graph=True)
     sources = [tape.substituted[parameter] for parameter in tape.parameters.values()]
     compared = [tape.substituted[p] for name, p in tape.parameters.items() if name not in uncovered]
     selected = torch.zeros_like(cotangents)
     selected[:, sample] = cotangents[:, sample]
-    # |J_i^T u_i|^2 of sample i by autograd and by layers, and the gradient of each
-    by_autograd = gradients_at([outputs], compared, [selected], create_graph=True)
+    # |J_i^T u_i|^2 of sample i by autograd, one cotangent after the other, and by layers, and the gradient of each
+    by_autograd = [
+        gradient
+        for row in selected.split(1)
+        for gradient in gradients_at([outputs], compared, [row], create_graph=True)
+    ]
     if not parts or all(gradient is None for gradient in by_autograd):
         return False
     by_layers = torch.stack(
@@ -278,7 +284,7 @@ def _escalate_until_correct(
     routing: _Routing,
     seed: int,
     *,
-    create_graph: bool,
+    twice: int,
     zero_is_failure: bool,
 ) -> tuple[_Routing, set[int]]:
     """Escalate failing parameters until all pass, then verify second derivatives (returns unreached ones as well)."""
@@ -292,14 +298,14 @@ def _escalate_until_correct(
         untried = failing - routing.shared - routing.whole_network - routing.per_sample
         routing = routing.escalate(failing, tape.shareable(outputs, untried))
     # The first use has no time for what is known; the comparison is made up for when the routing is verified again.
-    if not create_graph or (seed == 0 and _are_composed(tape, outputs)):
+    if not twice or (seed == 0 and _are_composed(tape, outputs)):
         return routing, unreached
     everything = {id(parameter) for parameter in tape.parameters.values()}
     without_rule = {
         id(p) for call in tape.calls if call.rule is None for p in call.parameters.values()
     }
     for candidates in (routing.whole_network | without_rule, everything):
-        if not _second_derivative_differs(tape, outputs, seed):
+        if not _second_derivative_differs(tape, outputs, seed, twice):
             break
         routing = routing.reroute(candidates)
         routing.apply(tape)
@@ -312,26 +318,26 @@ class _OtherCalls(Exception):
 
 def _verify_replays(
     tape: Tape, outputs: Tensor, orders: Sequence[Tensor], initial: _Routing, seed: int, size: float, *,
-    create_graph: bool, zero_is_failure: bool,
+    twice: int, zero_is_failure: bool,
 ) -> _Routing | None:  # fmt: skip
     """Verify in replays at weights perturbed by `size` (None if their outputs are not finite)."""
     routing = initial
     unreached: set[int] = set()
     for number, order in enumerate(orders):
-        with _perturbed_replay(tape, order, seed, size) as (replayed, results):
+        # the second derivative of one sample is the same in every order
+        compared = twice if number == 0 else 0
+        with _perturbed_replay(tape, order, seed, size, twice=compared > 0) as (replayed, results):
             # code that routes rows may call other layers for other weights or samples
             if (size > 0 or len(order) < tape.n) and _calls(replayed) != _calls(tape):
                 raise _OtherCalls
             if not bool(torch.isfinite(results).all()):
                 return None
-            # the second derivative of one sample is the same in every order
-            twice = create_graph and number == 0
             routing, missing = _escalate_until_correct(
                 replayed,
                 results,
                 routing,
                 seed,
-                create_graph=twice,
+                twice=compared,
                 zero_is_failure=zero_is_failure,
             )
             unreached |= missing
@@ -350,7 +356,7 @@ def _find_routing(
     seed: int,
     perturbation: float,
     *,
-    create_graph: bool,
+    twice: int,
 ) -> _Routing:
     """Verify in replays at perturbed, then at current weights, else in the pass."""
     few = _few_samples(tape, seed)
@@ -361,7 +367,7 @@ def _find_routing(
         try:
             routing = _verify_replays(
                 tape, outputs, samples or _orders(tape.n, seed), initial, seed, size,
-                create_graph=create_graph, zero_is_failure=size == 0 and perturbation > 0,
+                twice=twice, zero_is_failure=size == 0 and perturbation > 0,
             )  # fmt: skip
         except _OtherCalls:
             routing = None
@@ -380,9 +386,9 @@ def _find_routing(
         return _Routing(
             per_sample=frozenset(id(parameter) for parameter in tape.parameters.values())
         )
-    return _escalate_until_correct(
-        tape, outputs, initial, seed, create_graph=create_graph, zero_is_failure=True
-    )[0]
+    return _escalate_until_correct(tape, outputs, initial, seed, twice=twice, zero_is_failure=True)[
+        0
+    ]
 
 
 def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
@@ -411,11 +417,16 @@ def _check_mixing(tape: Tape, routing: _Routing) -> None:
     )
 
 
-def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
+def verify(tape: Tape, outputs: Tensor, *, differentiated: int = 0) -> None:
     """Verify the tape's contributions, and reroute parameters that are wrong.
 
     Sets the tape's `whole_network` and `per_sample`. The result is cached per network, parameters, modes and batch
     shape, and verified again at increasing intervals, at the current weights and samples.
+
+    Args:
+        tape: The recorded pass.
+        outputs: Its outputs [n, k].
+        differentiated: Number of cotangents whose rows will be differentiated (0 for none).
 
     Raises:
         NeverSupported: Samples interact.
@@ -425,7 +436,9 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     if tape.chain:  # known layers
         return
     cache = _ROUTING_CACHE.setdefault(getattr(tape.network, "adapted_from", tape.network), {})
-    key = _key(tape, outputs, create_graph=create_graph)
+    # several cotangents take another path through autograd than one
+    twice = min(differentiated, 2)
+    key = _key(tape, outputs, twice=twice)
     routing = cache.get(key)
     uses = 0 if routing is None else routing.uses + 1
     # From this use on, a routing is verified again at every power of two, at the current weights.
@@ -439,7 +452,7 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
         # large against rounding, small against weights of the usual initializations: by judgment
         perturbation = 0.0 if retry else 0.3
         routing = _find_routing(
-            tape, outputs, routing or _Routing(), uses, perturbation, create_graph=create_graph
+            tape, outputs, routing or _Routing(), uses, perturbation, twice=twice
         )
         if routing.per_sample:
             _check_mixing(tape, routing)
