@@ -181,6 +181,10 @@ def test_pool_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ran = {finding["code"] for finding in [*stored[0]["findings"], *stored[0]["fine"]]}
     assert {"GS201", "GS302", "GS403"} <= ran
     weights = next(Path("pool/runs").glob("*/weights.safetensors"))
+    name = weights.parent.name
+    for folder in (weights.parent, Path("pool", name)):
+        done = gapscope("check", folder, "--only", "GS104", "--json")
+        assert json.loads(done.stdout)["networks"][0]["network"] == name, done.stderr
     (one,) = json.loads(gapscope("check", weights, "--json").stdout)["networks"]
     assert one["network"] in names
     assert (

@@ -64,6 +64,18 @@ def call_for_network(source: Path, load: str | None) -> Returned | None:
     return call_for_all(load, source)
 
 
+def weights_of_run(source: Path) -> Path:
+    """Return the weights file of the folder of a run, or of POOL/ID; other paths as they are.
+
+    Args:
+        source: Path that a command was given.
+    """
+    for folder in (source, source.parent / "runs" / source.name):
+        if (folder / "weights.safetensors").is_file():
+            return folder / "weights.safetensors"
+    return source
+
+
 def check_checkpoint(source: Path, load: str | None) -> None:
     """Raise InvalidInput if --load is passed with something else than the file of a checkpoint."""
     from gapscope.base.errors import InvalidInput
@@ -87,6 +99,7 @@ def load_network(
     """
     from gapscope.pools.loading import load_with_initial
 
+    source = weights_of_run(source)
     own = call_for_network(source, load)
     if own is not None:
         return own.network, own.data, own.options.get("initial_state")
@@ -108,6 +121,7 @@ def record_from_argument(
     from gapscope.base.samples import as_samples
     from gapscope.pools.loading import measure_stored_network, record_network
 
+    source = weights_of_run(source)
     own = call_for_network(source, load)
     if own is None:
         return measure_stored_network(source, options)

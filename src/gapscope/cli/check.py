@@ -134,7 +134,8 @@ def check(
     target: Path = typer.Argument(
         help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
         "other arguments of gapscope.check; a table (CSV, JSON lines, Parquet); a folder with one folder of "
-        "pictures per class; a weights file of a pool; a pool folder; or a TOML grid of untrained networks.",
+        "pictures per class; a weights file of a pool, or POOL/ID; a pool folder; or a TOML grid of untrained "
+        "networks.",
     ),
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,
@@ -165,10 +166,11 @@ def check(
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
-    from gapscope.cli.arguments import LabelledTable, is_grid, read_second
+    from gapscope.cli.arguments import LabelledTable, is_grid, read_second, weights_of_run
     from gapscope.cli.factories import import_function, is_factory
     from gapscope.cli.progress import handle_interrupts
 
+    target = weights_of_run(target)
     fatal = set(_codes(fail_on or ""))
     get_checks(sorted(fatal - {ANY}))
     _require_codes(fail_on, ignore, only)
