@@ -181,7 +181,7 @@ def test_rows_beyond_the_budget_are_left_out_most_expensive_first(
 ) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
     seconds = {"linear ridge": 1.0, "RBF ridge": 2.0, "nearest neighbours": 100.0}
-    for module in ("statistics.baselines", "accuracy.forecast"):
+    for module in ("statistics.baselines", "accuracy.forecast_run"):
         monkeypatch.setattr(f"gapscope.{module}.baseline_seconds", lambda *_: seconds)
     forecast = forecast_accuracy(None, problem.train, time_budget=50)
     assert [row.method for row in forecast.rows] == [
