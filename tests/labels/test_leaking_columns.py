@@ -12,7 +12,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import gapscope as gs
 from gapscope.base.samples import as_samples
-from gapscope.labels.leaking_columns import find_leaking_columns, leaking_column_note
+from gapscope.labels.copied_inputs import leaking_column_note
+from gapscope.labels.leaking_columns import find_leaking_columns
 
 RNG = np.random.default_rng(0)
 X, Y = cast(Any, load_wine(return_X_y=True, as_frame=True))

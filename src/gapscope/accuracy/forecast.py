@@ -29,8 +29,8 @@ from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by
 from gapscope.inspection.wrapped_networks import refuse_estimator, unwrap_estimator
+from gapscope.labels.copied_inputs import leaking_column_note
 from gapscope.labels.duplicates import exact_repeats
-from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, scored_row

@@ -52,8 +52,8 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import ready, settled_by
 from gapscope.inspection.wrapped_networks import network_inside, unwrap_estimator
+from gapscope.labels.copied_inputs import leaking_column_note
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
-from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.embed import features_of_samples
 from gapscope.measures.fitted_labels import network_before_training
 from gapscope.pools.from_spec import prepare_data

@@ -42,8 +42,8 @@ from gapscope.data.frames import encode_inputs
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
+from gapscope.labels.copied_inputs import leaking_column_note
 from gapscope.labels.duplicates import exact_repeats
-from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.statistics.row_groups import MAX_ENTRIES, SCORED_ON_COPIES, grouped_rows_note
 from gapscope.training.alarms.base import Alarm

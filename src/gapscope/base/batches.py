@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -28,6 +28,7 @@ from gapscope.base.columns import (
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_file_paths
 from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words, text_keys_of
+from gapscope.base.label_copies import is_copy_of, note_on_copies
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
 from gapscope.base.user_data import PICTURES, batches_of
@@ -57,6 +58,7 @@ class CollatedData:
     n_rows: int = 0  # number of rows in the data set, if not all rows are read
     text_keys: Tensor | None = None  # hashes of texts: read as frequencies of words, or omitted
     has_order: bool = True  # False if the order changes from one reading to the next
+    texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # inputs of a mapping
 
 
 def _text_keys(value: Any) -> Tensor | None:
@@ -132,6 +134,42 @@ def _split_texts(
     return texts, others
 
 
+def _of_texts(collated: CollatedData) -> CollatedData:
+    """Read the texts of a mapping as the inputs, with a note."""
+    joined = [" ".join(parts) for parts in zip(*collated.texts.values(), strict=True)]
+    words = hashed_words(joined)
+    note = _note_on_texts(collated.texts)
+    return replace(
+        collated,
+        inputs=column(words),
+        text_keys=_text_keys(words),
+        notes=[*collated.notes, note],
+    )
+
+
+def _note_on_texts(names: Iterable[str]) -> str:
+    return f"Texts ({', '.join(names)}) were read as {HASHED}"
+
+
+def without_copies(collated: CollatedData) -> CollatedData:
+    """Return data without the texts of a mapping that are the class labels, if it has others.
+
+    Args:
+        collated: All samples: few rows of a part would agree with the labels by chance.
+    """
+    labels = collated.targets
+    if len(collated.texts) < 2 or labels is None or labels.ndim != 1 or labels.is_floating_point():
+        return collated
+    classes = [int(label) for label in labels]
+    copies = [name for name, values in collated.texts.items() if is_copy_of(values, classes)]
+    if not copies or len(copies) == len(collated.texts):
+        return collated
+    read = _note_on_texts(collated.texts)
+    notes = [note for note in collated.notes if note != read]
+    texts = {name: values for name, values in collated.texts.items() if name not in copies}
+    return _of_texts(replace(collated, texts=texts, notes=[*notes, note_on_copies(copies)]))
+
+
 def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData:
     """Return the tensors of a mapping of inputs; its labels have one of `LABEL_NAMES`, or are passed beside it.
 
@@ -169,13 +207,10 @@ def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData
         notes += naming_note(names)
     texts, beside = _split_texts(data, label_name)
     if texts:
-        joined = [" ".join(parts) for parts in zip(*texts.values(), strict=True)]
         if beside:
             notes.append(f"{', '.join(beside)}: omitted, since the texts are the inputs.")
-        notes.append(f"Texts ({', '.join(texts)}) were read as {HASHED}")
         targets = data[label_name] if label_name is not None else None
-        words = hashed_words(joined)
-        return CollatedData(column(words), targets, notes, names, text_keys=_text_keys(words))
+        return _of_texts(CollatedData((), targets, notes, names, texts=texts))
     numbering = [
         name for name, value in data.items() if is_index_name(name) and _numbers_rows(value)
     ]
@@ -369,4 +404,8 @@ def join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collated
         )
     keys = [part.text_keys for part in parts if part.text_keys is not None]
     text_keys = torch.cat(keys) if len(keys) == len(parts) else None
-    return CollatedData(inputs, targets, notes, names, text_keys=text_keys)
+    texts = {
+        name: [text for part in parts for text in part.texts.get(name, ())]
+        for name in parts[0].texts
+    }
+    return CollatedData(inputs, targets, notes, names, text_keys=text_keys, texts=texts)

@@ -24,6 +24,7 @@ from gapscope.base.batches import (
     join_batches,
     kinds_of,
     length_of,
+    without_copies,
 )
 from gapscope.base.columns import (
     is_column,
@@ -287,7 +288,7 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
-    collated = _collate(data, at_most)
+    collated = without_copies(_collate(data, at_most))
     targets = collated.targets
     if collated.class_names or targets is None or targets.ndim != 1 or targets.is_floating_point():
         return collated

@@ -19,6 +19,7 @@ from gapscope.checks.registry import (
     register_check,
 )
 from gapscope.checks.text_leaks import MIN_ROWS_PER_CLASS, decided_by_words, named_in_text
+from gapscope.labels.copied_inputs import as_table, find_copied_inputs
 from gapscope.labels.leaking_columns import (
     MAX_COLUMNS,
     MIN_ALONE,
@@ -120,15 +121,26 @@ def leak(context: Context) -> Outcome:
 
 def find_leak(context: Context) -> Outcome:
     """Return the outcome of GS107."""
+    copied = find_copied_inputs(context.everything)
+    if copied is not None:
+        return _finding(copied.evidence, copied.cost)
     of_text = _text_leak(context)
     if of_text is not None:
         return of_text
     x = context.everything.inputs
-    if not context.everything.has_one_input or not x.is_floating_point() or x.ndim != 2:
-        return NotChecked("needs a table")
-    x = x.double().cpu()
-    if x.shape[1] > MAX_COLUMNS:
+    if (
+        context.everything.has_one_input
+        and x.is_floating_point()
+        and x.ndim == 2
+        and x.shape[1] > MAX_COLUMNS
+    ):
         return NotChecked(f"needs at most {MAX_COLUMNS} columns; there are {x.shape[1]}")
+    table = as_table(context.everything)
+    if table is None and len(context.everything.first(1).parts) > 1:
+        return NotChecked("no input is a copy of the target; single columns need a table")
+    if table is None:
+        return NotChecked("needs a table")
+    x = table.inputs.double().cpu()
     steps = x[1:] - x[:-1]
     is_counter = (steps > 0).all(0) & (
         (steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)
@@ -136,14 +148,14 @@ def find_leak(context: Context) -> Outcome:
     if len(x) > 2 and bool(is_counter.any()):
         counters = torch.nonzero(is_counter).flatten().tolist()
         return Finding(
-            f"column counts the rows: {name_columns(context.everything.columns, counters)}",
+            f"column counts the rows: {name_columns(table.columns, counters)}",
             "remove it: it says nothing about new samples",
             fixes=("drop column",),
         )
-    reason = reason_not_searched(context.everything, len(context.sources) or x.shape[1])
+    reason = reason_not_searched(table, len(context.sources) or x.shape[1])
     if reason:
         return NotChecked(f"no column counts the rows; whether one gives the target away {reason}")
-    columns = find_leaking_columns(context.everything, context.sources, context.gaps)
+    columns = find_leaking_columns(table, context.sources, context.gaps)
     if columns.reason:
         return NotChecked(f"whether a column gives the target away {columns.reason}")
     if columns.others is None or not columns.is_leak:

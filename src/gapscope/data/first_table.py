@@ -11,6 +11,7 @@ import numpy
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_codes, are_file_paths, refuse_file_paths
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, TEXT_KEYS, TextKeys, hashed_words
+from gapscope.base.label_copies import is_copy_of, note_on_copies
 from gapscope.base.row_numbers import MIN_ROWS, is_identifier
 from gapscope.data.number_text import (
     MAX_CATEGORIES,
@@ -69,8 +70,18 @@ class _Reading:
     """Columns of dates and durations, with which of both."""
 
 
-def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
-    """Return the first part of the data as numbers, with its encoding as an attribute, and notes."""
+def encode_first(
+    frame: pandas.DataFrame, labels: Sequence[Any] = ()
+) -> tuple[pandas.DataFrame, tuple[str, ...]]:
+    """Return the first part of the data as numbers, with its encoding as an attribute, and notes.
+
+    Args:
+        frame: Columns of numbers and text.
+        labels: Labels of the rows: beside texts alone, categories that are copies of them are omitted.
+
+    Raises:
+        InvalidInput: No column remains, or a number is infinite.
+    """
     notes: list[str] = []
     passed = frame
     frame = with_unique_names(frame)
@@ -99,6 +110,12 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
             f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away."
         )
     notes += _notes_on_times({name: kind for name, kind in times.items() if name in frame})
+    copies: list[Any] = []
+    if unique and set(frame.columns) <= {*unique, *categories} and len(labels) == len(frame):
+        copies = [name for name in frame if is_copy_of(list(frame[name].astype(str)), labels)]
+    if copies and {*unique, *copies} == set(frame.columns):
+        notes.append(note_on_copies([str(name) for name in copies]))
+        frame = frame.drop(columns=copies)
     if unique and set(unique) == set(frame.columns):
         words, word_notes = encode_words([frame[name] for name in frame])
         columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def encode_frame(
-    frame: pandas.DataFrame, *, like: pandas.DataFrame | None = None
+    frame: pandas.DataFrame,
+    *,
+    like: pandas.DataFrame | None = None,
+    labels: Sequence[Any] = (),
 ) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return a frame of numbers, and notes about what was changed.
 
@@ -33,6 +37,7 @@ def encode_frame(
     Args:
         frame: Columns of numbers and text.
         like: Encoded frame of another part of the data, whose columns are returned (see `TableEncoding.apply`).
+        labels: Labels of the rows: categories that are copies of them are omitted beside texts alone.
 
     Raises:
         InvalidInput: No column remains, a number is infinite, or `frame` lacks a column of `like`.
@@ -50,7 +55,7 @@ def encode_frame(
         encoded, notes = encoding.apply(frame)
         keep_identity(encoded, frame, encoding.dropped)
         return encoded, (*notes, *others)
-    return encode_first(frame)
+    return encode_first(frame, labels)
 
 
 def _check_no_header(frame: pandas.DataFrame) -> None:
@@ -108,7 +113,7 @@ def encode_inputs(
     target_notes = (note,) if note else ()
     if frame is None:
         return data, test, target_notes
-    columns, notes = encode_frame(frame)
+    columns, notes = encode_frame(frame, labels=_values_of(data[1]))
     notes += target_notes
     second = _frame_of(test)
     if second is not None:
@@ -116,6 +121,14 @@ def encode_inputs(
         test = (_without_word_names(second), test[1])
         notes += tuple(note for note in found if note not in notes)
     return (_without_word_names(columns), data[1]), test, notes
+
+
+def _values_of(labels: Any) -> list[Any]:
+    """Return one label per row, none for labels of another form."""
+    labels = as_frame(labels)
+    if getattr(labels, "ndim", 1) != 1:
+        return []
+    return labels.tolist() if hasattr(labels, "tolist") else list(labels or ())
 
 
 def _without_word_names(columns: pandas.DataFrame) -> Any:

@@ -26,6 +26,7 @@ from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_with_second_opinion, refuse_repeats
 from gapscope.labels.collected_samples import check_label_order, collect_samples, with_features
 from gapscope.labels.conflicting_copies import conflicting_duplicates, conflicts_in_test
+from gapscope.labels.copied_inputs import leaking_column_note
 from gapscope.labels.corrections import with_class_masks
 from gapscope.labels.duplicates import (
     MAX_SAMPLES,
@@ -36,7 +37,6 @@ from gapscope.labels.duplicates import (
 )
 from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
-from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.labels.monitored import get_monitored_labels, trained_samples
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.position_labels import assess_positions
@@ -381,14 +381,15 @@ def estimate_label_noise(
     """
     check_label_order(data, labels, features=features, pred_probs=pred_probs, groups=groups)
     source, data = unwrap_estimator(source, data)
-    data, _, _ = _encoded(source, data, target, None)
+    data, _, notes = _encoded(source, data, target, None)
     budget = CpuBudget(time_budget)
     issues, noise = _assess(source, data, features, labels, pred_probs, groups, seed, budget)
     issues = with_spent_budget(issues, budget)
     if reason := noise.abstained_because:
         raise NotMeasurable(reason)
     # copies do not matter for the rate
-    return replace(noise, notes=tuple(note for note in issues.notes if note != ONLY_EXACT))
+    kept = [note for note in issues.notes if note != ONLY_EXACT]
+    return replace(noise, notes=tuple(dict.fromkeys([*kept, *notes])))
 
 
 @check_arguments

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from gapscope.base.label_copies import is_copy_of
 from gapscope.base.samples import Samples
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import rbf_ridge
@@ -27,8 +28,6 @@ MIN_ROWS, MIN_DIFFERENT = 30, 10
 MAX_COLUMNS = 512
 # kernel machines are exact on so many evenly spaced rows
 MAX_EXACT = 1000
-# rows of each class that a column must hold to be the label in other words, by judgment: rarer ones agree by chance
-MIN_PER_CLASS = 5
 # A column in other units has this correlation with the target, less than 1: rounding to 5 digits costs less.
 ROUNDING = 1e-9
 MAX_NAMES = 3  # columns that a sentence names
@@ -154,10 +153,7 @@ def _is_copy(columns: Columns, labels: Targets) -> bool:
         both = torch.stack([columns[:, 0], labels])
         return columns.shape[1] == 1 and float(both.corrcoef()[0, 1].abs()) > 1 - ROUNDING
     values = columns.unique(dim=0, return_inverse=True)[1]
-    counts = torch.stack([values, labels]).unique(dim=1, return_counts=True)[1]
-    n_pairs = len(counts)
-    is_one_to_one = n_pairs == len(values.unique()) == len(labels.unique())
-    return is_one_to_one and n_pairs > 1 and int(counts.min()) >= MIN_PER_CLASS
+    return is_copy_of(values.tolist(), labels.tolist())
 
 
 def _categories(x: Columns, columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
@@ -332,9 +328,14 @@ def find_leaking_columns(
     least = least_score(targets)
     if max(scores) >= least:
         kept = different_rows(x, targets if samples.is_classification else None)
+        copies = [columns[i] for i, score in enumerate(scores) if score >= least]
         if len(kept) < MIN_DIFFERENT:
-            reason = f"needs {MIN_DIFFERENT} different rows; {len(kept)} are no copies of others"
-            return LeakingColumns("", max(scores), reason=reason)
+            if not any(_is_copy(values_of(indices), targets) for indices in copies):
+                reason = (
+                    f"needs {MIN_DIFFERENT} different rows; {len(kept)} are no copies of others"
+                )
+                return LeakingColumns("", max(scores), reason=reason)
+            kept = torch.arange(len(x))  # the label is a copy of itself in any rows
         for k, indices in enumerate(columns):
             if len(kept) < len(x) and scores[k] >= least:
                 scores[k] = min(scores[k], _alone(values_of(indices)[kept], targets[kept]))
@@ -385,23 +386,3 @@ def _describe(titles: list[str], score: float) -> str:
         return f"{' and '.join(titles)} each predict {at_least}{percent(score)}"
     verb = "predict" if titles[0].startswith("columns") else "alone predicts"
     return f"{titles[0]} {verb} {percent(score)}"
-
-
-def leaking_column_note(samples: Samples) -> tuple[str, ...]:
-    """Return the note on columns of a table that give the label away; none without such columns, and for other data.
-
-    Args:
-        samples: The samples, with targets.
-    """
-    x = samples.inputs
-    if not samples.has_one_input or not x.is_floating_point() or x.ndim != 2:
-        return ()
-    if x.shape[1] > MAX_COLUMNS or reason_not_searched(samples, x.shape[1]):
-        return ()
-    columns = find_leaking_columns(samples)
-    if not columns.is_leak:
-        return ()
-    text = columns.evidence[0].upper() + columns.evidence[1:]
-    return (
-        f"{text}: label errors are not found through it. If it is not known before the label is, drop it.",
-    )
