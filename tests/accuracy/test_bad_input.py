@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_other_tasks_get_a_way_out(kind: str) -> None:
     with pytest.raises(InvalidInput, match=r"gs\.forecast_accuracy"):
         gs.rank_networks([several, several], (x, y))
     with pytest.raises(InvalidInput, match=r"score="):
-        gs.learning_curve(lambda x, y: several, (x, y))
+        gs.learning_curve(lambda x, y: copy.deepcopy(several), (x, y))
 
     def correct(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         outputs = network(x).detach()
@@ -105,7 +106,7 @@ def test_other_tasks_get_a_way_out(kind: str) -> None:
             .mean(1)
         )
 
-    curve = gs.learning_curve(lambda x, y: several, (x, y), score=correct)
+    curve = gs.learning_curve(lambda x, y: copy.deepcopy(several), (x, y), score=correct)
     assert 0 <= curve.low <= curve.high <= 1
 
 

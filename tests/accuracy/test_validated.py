@@ -128,6 +128,16 @@ def test_the_result_is_a_table_sentences_and_a_plot() -> None:
     assert result.plot().get_xlabel().startswith("accuracy")
 
 
+def test_a_perfect_score_is_plotted() -> None:
+    network = linear(0.0)
+    x, _ = blobs(200, 0)
+    y = network(x).argmax(1)
+    for m in (60, 61, 62, 63, 64, 65):  # of some of them Wilson's upper end was rounded below 1
+        result = gs.validated_accuracy(network, (x[:m], y[:m]), (x[m:], y[m:]))
+        assert result.score == result.high == 1
+        result.plot()
+
+
 def test_regression_is_r2() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator)

@@ -118,3 +118,19 @@ def test_the_paired_interval_covers() -> None:
         ends = numpy.array([paired_difference_interval(row[0], row[1], n) for row in counts])
         truth = only_first - only_second
         assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= 0.86
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_the_interval_of_all_or_none_ends_at_the_fraction(level: float) -> None:
+    for n in range(1, 2000):
+        low, high = wilson_interval(0.0, n, level)
+        assert low == 0 < high < 1
+        low, high = wilson_interval(1.0, n, level)
+        assert 0 < low < 1 == high
+        fraction = (n - 1) / n
+        low, high = wilson_interval(fraction, n, level)
+        assert 0 <= low <= fraction <= high <= 1
+        if n % 50:
+            continue
+        theirs = stats.binomtest(n - 1, n).proportion_ci(level, "wilson")
+        assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)

@@ -104,7 +104,7 @@ def out_of_sample(
               features (0). A network that has fitted these targets is replaced by the inputs, with a note.
             - A function (x, y) -> trained network, or a `gs.RunSpec`: two halves, trained for a quarter of the steps
               and continued on each other (0.5, with a spec or a parameter `steps_fraction`); for all steps (2); or
-              folds (3 or more).
+              folds (3 or more). It builds a new network in every call: one that is trained again has seen the samples.
             - An estimator with scikit-learn's interface: out-of-bag samples, if it has them (1), or folds (2 or more).
               A fitted skorch network, or a fitted pipeline that ends with one, is a network at a cost below 2.
         data: Training data with targets, in any form that `gapscope.measure` takes; for an estimator a pair (x, y) that
@@ -123,9 +123,9 @@ def out_of_sample(
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples, another order each time they are read, or a form
-            that the source cannot predict; the
-            source is a training run (a monitor, its recordings, a trainer), which has trained on its samples; or
-            `groups` or features have the index of the data in another order.
+            that the source cannot predict; the source is a training run (a monitor, its recordings, a trainer), which
+            has trained on its samples, or a function that trains one network again and again; or `groups` or features
+            have the index of the data in another order.
         NotMeasurable: The network has outputs that are NaN or infinite.
 
     >>> import gapscope as gs

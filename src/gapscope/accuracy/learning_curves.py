@@ -272,7 +272,8 @@ def learning_curve(
         train_fn: A function (x, y) -> trained network, called with subsets of the data in the form of `data` (a mapping
             of tensors for a mapping); or a `gs.RunSpec`, which brings its data; or an estimator with scikit-learn's
             interface, of which clones are fitted. A function with a parameter `steps_fraction` must take that fraction
-            of its optimizer steps. With `score` it may return any object.
+            of its optimizer steps. Every call builds a new network; one that is trained again and again has seen the
+            samples that it is scored on. With `score` it may return any object.
         data: Training data with targets, in any form that `gapscope.measure` takes. With `score` or an estimator also a
             pair (x, y) of frames, sparse matrices, lists of texts or other containers with rows, which are passed on
             as they are; or a Dataset, of which `train_fn` and `score` receive a `torch.utils.data.Subset` and None.
@@ -302,8 +303,8 @@ def learning_curve(
 
     Raises:
         InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
-            a network, `score` returns no finite numbers, `cache_dir` holds other training runs, or `groups` or `times`
-            have the index of the data in another order.
+            a network or trains the same one again, `score` returns no finite numbers, `cache_dir` holds other training
+            runs, or `groups` or `times` have the index of the data in another order.
         GapscopeError: A training run failed (its error is the cause).
         KeyboardInterrupt: It was stopped before the first training run was finished.
 

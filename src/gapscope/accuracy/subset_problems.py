@@ -31,6 +31,7 @@ from gapscope.accuracy.scores import (
     scorer_of,
     scores_of_predictions,
 )
+from gapscope.accuracy.shared_networks import SharedNetworks
 from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.lone_classes import lone_classes_note
@@ -108,12 +109,16 @@ def run_configuration(
 
     Raises:
         GapscopeError: The function, or `fit` of the estimator, raised an exception, which is the cause.
+        InvalidInput: The function trained a network that is not its own, see `shared_networks`.
     """
     if isinstance(train_fn, RunSpec):
         return _run_spec(train_fn, as_samples((x, y)), seed, root)
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
         if not is_estimator(train_fn):
-            return call_user_code("train_fn", train_fn, x, y)
+            shared = SharedNetworks(train_fn)
+            trained = call_user_code("train_fn", train_fn, x, y)
+            shared.check(trained, seed)
+            return trained
         estimator = unfitted_clone(train_fn)
         return call_user_code(f"{type(estimator).__name__}.fit", estimator.fit, x, y)
 

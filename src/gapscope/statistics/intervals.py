@@ -182,7 +182,10 @@ def wilson_interval(fraction: float, n: float, level: float = 0.9) -> tuple[floa
     fraction = min(max(fraction, 0.0), 1.0)
     middle = (fraction + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = z * math.sqrt(fraction * (1 - fraction) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    # exact at the ends, where rounding of the difference would put the fraction outside of its interval
+    low = 0.0 if fraction == 0 else min(max(0.0, middle - reach), fraction)
+    high = 1.0 if fraction == 1 else max(min(1.0, middle + reach), fraction)
+    return low, high
 
 
 def r_squared_interval(
