@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from gapscope.base.arrays import tensor_of
-from gapscope.base.columns import naming_note, with_canonical_strides
+from gapscope.base.columns import with_canonical_strides
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.label_numbers import check_no_missing_marks, notes_on_class_names
+from gapscope.base.label_numbers import check_no_missing_marks
 from gapscope.base.position_labels import labels_of_positions
 from gapscope.base.precision import reading
+from gapscope.base.read_targets import read_targets
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
@@ -27,9 +28,7 @@ from gapscope.base.targets import (
     ONE_HOT_POSITIONS_NOTE,
     SIGN_NAMES,
     TASK_NOTES,
-    are_amounts,
     are_several,
-    are_signs,
     check_none_missing,
     check_targets,
     is_zero_one,
@@ -473,8 +472,11 @@ def as_samples(
     with reading(is_exact=is_exact) as found:
         collated = collate_data(data, at_most)
     if not with_targets:
-        collated.targets, collated.class_names = None, ()
-    inputs, form, notes = collated.inputs, None, [*collated.notes, *found.notes]
+        collated.targets = None
+        collated.class_names = ()
+    inputs = collated.inputs
+    form = None
+    notes = [*collated.notes, *found.notes]
     if isinstance(inputs, Tensor):
         inputs = with_canonical_strides(inputs)
     else:
@@ -482,48 +484,31 @@ def as_samples(
             check_values(part)
         inputs, form = pack_inputs(inputs)
     kind = None if task is None else parse_kind(task)
-    raw, targets, class_names = collated.targets, None, collated.class_names
-    if raw is not None and kind is None and not class_names:
-        check_no_missing_marks(raw)
-    if raw is not None and kind in (None, "classification") and are_signs(raw, kind):
-        raw, class_names = (raw > 0).long(), SIGN_NAMES
-        notes += naming_note(SIGN_NAMES)
-    if raw is not None:
-        refuse_names(class_names, kind)
-        targets = parse_targets(raw, notes, kind)
-        if targets.ndim < raw.ndim and raw[:1].numel() > 1:
-            class_names = ()  # the names are those of 0 and 1 in one-hot rows
-        is_named = kind is not None or bool(class_names)
-        if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
-            notes.append(AMOUNTS_NOTE)
-        if class_names and not targets.is_floating_point():
-            is_own = collated.names_are_own
-            notes += notes_on_class_names(class_names, targets, are_numbers=is_own)
-        if targets.ndim == 1 and len(collated.target_columns) == raw.shape[1:].numel() > 1:
-            class_names = collated.target_columns  # one-hot
+    found_targets = read_targets(collated, kind, notes)
+    raw = found_targets.raw
+    targets = found_targets.targets
     notes += row_number_note(inputs, collated.columns)
-    unsettled = None
-    if raw is not None and kind is None and raw.ndim > 1 and raw[:1].numel() > 1:
-        is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)
-        unsettled = None if is_matrix_of_numbers else raw
-    samples_rows, n_rows, text_keys = collated.rows, collated.n_rows, collated.text_keys
+    rows = collated.rows
+    n_rows = collated.n_rows
+    text_keys = collated.text_keys
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = labelled_rows(targets, notes)
         if len(is_labelled) == len(inputs) and not bool(is_labelled.all()):
             inputs, targets = inputs[is_labelled], targets[is_labelled]
             n_rows = n_rows or len(is_labelled)
-            all_rows = torch.arange(len(is_labelled)) if samples_rows is None else samples_rows
-            samples_rows = all_rows[is_labelled.cpu()]
+            if rows is None:
+                rows = torch.arange(len(is_labelled))
+            rows = rows[is_labelled.cpu()]
             text_keys = None if text_keys is None else text_keys[is_labelled.cpu()]
     return Samples(
         inputs,
         targets,
         form,
         tuple(notes),
-        class_names,
-        rows=samples_rows,
+        found_targets.class_names,
+        rows=rows,
         n_rows=n_rows,
-        unsettled=unsettled,
+        unsettled=raw if found_targets.is_open else None,
         has_order=collated.has_order,
         class_axis=CLASS_AXES.get(task or ""),
         columns=collated.columns,
