@@ -255,14 +255,15 @@ def test_the_cache_knows_weights_data_and_options(
 
 
 class Graph(nn.Module):
-    """The last linear layer takes nodes of all samples in one dimension."""
+    """The last linear layer takes nodes of all samples in one dimension, the last sample first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body, self.last = nn.Linear(6, 4), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.body(x).repeat_interleave(3, 0)).reshape(len(x), 3, 3).mean(1)
+        nodes = self.body(x).repeat_interleave(3, 0).flip(0)
+        return self.last(nodes).flip(0).reshape(len(x), 3, 3).mean(1)
 
 
 class Constant(nn.Module):

@@ -29,6 +29,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.inspection.sample_layout import SampleLayout, certain_layouts, sample_layouts
 
 Curves = Float[Tensor, "c n"]
 
@@ -158,6 +159,8 @@ def boundary_distances(
     Results are float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
+    layouts = certain_layouts(sample_layouts(network, samples.inputs, modules), modules)
+    layouts["input"] = SampleLayout()
     chunk_size = samples_per_pass(
         network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
     )
@@ -176,12 +179,15 @@ def boundary_distances(
             1, targets, -torch.inf
         ).amax(1)
         gradients = _gradients(difference, {name: captured.get(name) for name in layers})
-        squares = torch.stack(
-            [gradient.double().flatten(1).square().sum(1) for gradient in gradients]
-        )
-        for name in layers:
-            moments[name].update(captured[name].flatten(1))
-        return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
+        squares = []
+        for name, gradient in zip(layers, gradients, strict=True):
+            tensors = (gradient, captured[name])
+            by_sample, values = (
+                layouts[name].by_sample(each, len(x)).flatten(1) for each in tensors
+            )
+            squares.append(by_sample.double().square().sum(1))
+            moments[name].update(values)
+        return (difference.detach().double() / (epsilon + torch.stack(squares)).sqrt()).cpu()
 
     distances = compute_distributed(
         len(samples),

@@ -24,6 +24,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.inspection.sample_layout import sample_layouts
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 
@@ -67,7 +68,8 @@ class Scalars(Result):
 class ForwardPass:
     """Outputs and features of one forward pass in evaluation mode, in float64 on the CPU.
 
-    Features are the flattened inputs of `head`, the last linear or convolutional layer (None without one).
+    Features are the flattened inputs of `head`, the last linear or convolutional layer (None without one), with all
+    rows of a sample in one.
     """
 
     outputs: Float[Tensor, "n k"]
@@ -99,15 +101,16 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
         head = {}
         if calls:
             head = {calls[-1].name: calls[-1].module}
+        layout = next(iter(sample_layouts(network, x, head, before=True).values()), None)
         with copied_calls(head, before=True) as head_calls:
             for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
                 head_calls.clear()
                 outputs.append(
                     checked_outputs(network(x[part]), part.stop - part.start).double().cpu()
                 )
-                # a layer whose first dimension is not the samples has no features
-                if head_calls and len(head_calls[-1].input) == len(outputs[-1]):
-                    features.append(head_calls[-1].input.double().flatten(1).cpu())
+                if head_calls and layout is not None:
+                    rows = layout.by_sample(head_calls[-1].input, len(outputs[-1]))
+                    features.append(rows.double().flatten(1).cpu())
     all_features = None
     if len(features) == len(outputs):
         all_features = torch.cat(features)
@@ -153,7 +156,7 @@ def features_of(result: ForwardPass, measure: str) -> FeatureRows:
     """Return the features of the last hidden layer, or raise NotMeasurable."""
     if result.features is None:
         raise NotMeasurable(
-            f"{measure} needs one input of the last linear or convolutional layer per sample; this network has "
-            "no such layer that keeps the samples in its first dimension."
+            f"{measure} needs a last linear or convolutional layer with equally many input rows of every sample, in "
+            "an order that shows in their values; this network has none."
         )
     return result.features

@@ -29,6 +29,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.inspection.sample_layout import sample_layouts
 from gapscope.inspection.validation import ready
 from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.measures._forward import FeatureRows
@@ -107,6 +108,9 @@ def _run(
         x = prepare_inputs(network, samples.inputs)
         size = samples_per_pass(network, x, batch_size)
         module = {"features": place.module}
+        layout = sample_layouts(
+            network, x, module, before=place.is_input, select=hidden_states
+        ).get("features")
         with copied_calls(module, before=place.is_input, select=hidden_states) as calls:
             for part in slices(len(x), size):
                 calls.clear()
@@ -117,13 +121,15 @@ def _run(
                         value = calls[-1].input
                     else:
                         value = calls[-1].output
-                if value is None or len(value) != part.stop - part.start:
+                if value is None or layout is None:
                     raise InvalidInput(
-                        f"Features need one tensor with a row per sample; {place.description} has none. Pass layer=, "
-                        "the name of another module."
+                        "Features need one tensor with equally many rows of every sample, in an order that shows in "
+                        f"their values; {place.description} has none. Pass layer=, the name of another module."
                     )
+                n = part.stop - part.start
+                by_sample = positions_first(layout.rows_first(value, n), place.module)
                 mask = token_mask(network, samples.form, x[part])
-                values = pool_positions(positions_first(value, place.module), pooling, mask)
+                values = pool_positions(layout.grouped(by_sample, n), pooling, mask)
                 # half precision loses digits in the sums of later computations
                 rows.append(values.to(torch.promote_types(values.dtype, torch.float32)).cpu())
                 if result.shape[1] <= MANY_OUTPUTS:
@@ -310,8 +316,8 @@ def embed(
 
     Raises:
         InvalidInput: The data come in another order each time they are read; the network does not run on the inputs,
-            has no module of this name or no last layer with one input per sample; or the features are not finite or
-            the same for all samples.
+            has no module of this name or no last layer with equally many inputs of every sample; or the features are
+            not finite or the same for all samples.
         NotWritten: `cache_dir` cannot be written.
 
     >>> import gapscope as gs

@@ -14,6 +14,7 @@ from gapscope.base.errors import MAX_NAMED, InvalidInput, describe_value, join_n
 from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
 from gapscope.inspection.outputs import prepare_inputs
+from gapscope.inspection.sample_layout import SampleLayout, sample_layouts
 
 # Results of encoders by name: sentence-transformers, Hugging Face.
 HIDDEN = ("sentence_embedding", "last_hidden_state")
@@ -66,7 +67,7 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     layer.
 
     Raises:
-        InvalidInput: No module has this name, or the network has no last layer with one input per sample.
+        InvalidInput: No module has this name, or the network has no last layer with inputs of every sample.
     """
     bare = getattr(network, "adapted_from", network)
     if layer is not None:
@@ -85,12 +86,10 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     if calls and _is_removed_head(calls[-1], weighted):
         return FeaturePlace(calls[-1].module, False, "the output of the network")
     last = next(reversed(weighted), None)
-    if (
-        last is None
-        or not isinstance(last.input, Tensor)
-        or last.input.ndim < 2
-        or len(last.input) != len(few)
-    ):
+    layouts: dict[str, SampleLayout | None] = {}
+    if last is not None:
+        layouts = sample_layouts(network, x, {last.name: last.module}, before=True)
+    if last is None or last.input.ndim < 2 or layouts.get(last.name) is None:
         raise InvalidInput(_without_last_layer(last, calls, len(few)))
     place = "the input of the network"
     if last.name:
@@ -130,7 +129,9 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
     advice = "Compute the features in a module of the network, and pass its name as layer=."
     if choices:
         advice = f"Pass layer=, for example one of {choices}."
-    return f"Features need a last layer with one input per sample; got {got}. {advice}"
+    return (
+        f"Features need a last layer with equally many inputs of every sample; got {got}. {advice}"
+    )
 
 
 def token_mask(

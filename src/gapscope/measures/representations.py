@@ -18,6 +18,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import Weighted, capture_outputs, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.sample_layout import certain_layouts, sample_layouts
 from gapscope.measures._forward import (
     FeatureRows,
     FloatInputs,
@@ -311,10 +312,13 @@ def davies_bouldin_mixup(
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
         name, module = _first_layer(network, x)
+        layout = certain_layouts(sample_layouts(network, x, {name: module}), [name])[name]
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             with capture_outputs({name: module}) as captured:
                 network(x[part].clone())
-            features.append(_pool(captured[name], module).cpu())
+            n = part.stop - part.start
+            rows = _pool(layout.rows_first(captured[name], n), module)
+            features.append(layout.grouped(rows, n).flatten(1).cpu())
     features = torch.cat(features)
     batches = random_groups(len(x), batch_size, generator, STREAM)
     indices = torch.tensor(
