@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gapscope.base.errors import NeverSupported, SlowGradients
+from gapscope.base.errors import NeverSupported, NotMeasurable, SlowGradients
 from gapscope.gradients import tape as tape_module
 from gapscope.gradients import verification
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.per_sample import per_sample_jacobian
+from gapscope.gradients.projections import projected_kernel
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import per_sample_traces
@@ -185,6 +187,91 @@ def test_a_way_is_tried_again_when_the_network_takes_another_branch() -> None:
     for _ in range(8):
         traces(network, x)
     check_traces(network, x)
+
+
+class MaskedAttention(nn.Module):
+    """Attention with scales of its own, whose mask is an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = (x * self.scale.sin()) @ x.mT
+        return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ x
+
+
+def with_mask(net: Any, x: Tensor) -> Tensor:
+    mask = torch.ones(x.shape[1], x.shape[1]).bool().tril()
+    return net.head(net.attention(x, mask).mean(1))
+
+
+TIME_MAJOR: dict[str, Callable[[], nn.Module]] = {
+    "lstm": lambda: Wrapped(
+        lambda net, x: net.head(net.rnn(x.transpose(0, 1))[0][-1]),
+        rnn=nn.LSTM(4, 3),
+        head=nn.Linear(3, 2),
+    ),
+    "own parameter": lambda: Wrapped(
+        lambda net, x: net.head(torch.tanh(x.transpose(0, 1) * net.scale).mean(0)),
+        scale=nn.Parameter(torch.randn(4)),
+        head=nn.Linear(4, 2),
+    ),
+    "mask": lambda: Wrapped(with_mask, attention=MaskedAttention(), head=nn.Linear(4, 2)),
+}
+
+
+@pytest.mark.parametrize("name", TIME_MAJOR)
+def test_as_many_samples_as_steps(name: str) -> None:
+    """A dimension of the steps looks like that of the samples in a batch as long as the sequence."""
+    torch.manual_seed(0)
+    network = TIME_MAJOR[name]().double().eval()
+    for n in (12, 10):
+        check_traces(network, torch.randn(n, 10, 4, dtype=torch.float64))
+    x = torch.randn(20, 10, 4, dtype=torch.float64)
+    expected = dense_jacobian(network, x).square().sum((1, 2))
+    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=10)[0], expected)
+
+
+def switched(net: Any, x: Tensor) -> Tensor:
+    result = net.head(torch.tanh(net.layer(x)))
+    return result + F.linear(x, net.layer.weight[:2]) if net.flag else result
+
+
+def for_large_inputs(net: Any, x: Tensor) -> Tensor:
+    large = x[:, 0] > 2
+    h = net.layer(x)
+    if large.any():
+        h = h + torch.where(large[:, None], F.linear(x, net.layer.weight.T), 0)
+    return net.head(torch.tanh(h))
+
+
+@pytest.mark.parametrize("n", [6, 12])
+@pytest.mark.parametrize("forward", [switched, for_large_inputs])
+def test_another_use_of_a_weight_in_the_same_calls_is_seen_at_once(forward: Any, n: int) -> None:
+    torch.manual_seed(0)
+    network: Any = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 2)).double()
+    x = torch.randn(n, 4, dtype=torch.float64).clamp(max=1.5)
+    network.flag = False
+    check_traces(network, x)
+    network.flag = True
+    x[3, 0] = 5.0
+    check_traces(network, x)
+
+
+def test_a_projected_kernel_sees_another_use_in_a_later_chunk() -> None:
+    torch.manual_seed(0)
+    layers = {"layer": nn.Linear(4, 4), "head": nn.Linear(4, 2)}
+    network = Wrapped(for_large_inputs, **layers).double().eval()
+    x = torch.randn(24, 4, dtype=torch.float64).clamp(max=1.5)
+    x[20, 0] = 5.0
+    with pytest.raises(NotMeasurable, match="use the weights alike"):
+        projected_kernel(network, x, None, seed=0, chunk_size=12)
+    x[3, 0] = 5.0
+    x[20, 0] = 0.0
+    rows = dense_jacobian(network, x).flatten(1)
+    actual = projected_kernel(network, x, None, seed=0, chunk_size=12)
+    torch.testing.assert_close(actual, rows @ rows.T)
 
 
 @pytest.mark.thorough

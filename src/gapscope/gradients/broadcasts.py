@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
 from gapscope.gradients.contributions import Contribution, DenseJacobian, Key
@@ -127,28 +128,56 @@ def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
     )
 
 
-def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
-    """Map every node of a graph to its users, with output and argument indices."""
-    consumers: dict[Node, list[tuple[Node, int, int]]] = {root: []}
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        for position, (before, output) in enumerate(node.next_functions):
-            if before is None:
-                continue
-            if before not in consumers:
-                consumers[before] = []
-                waiting.append(before)
-            consumers[before].append((node, output, position))
-    return consumers
+class Graph:
+    """Autograd's graph of some outputs, from tensors to their users."""
+
+    def __init__(self, root: Node) -> None:
+        self.root = root
+        # users of each node, with output and argument indices
+        self.consumers: dict[Node, list[tuple[Node, int, int]]] = {root: []}
+        self._leaves: dict[int, Node] = {}  # nodes of tensors, by the tensor's identity
+        waiting: list[Any] = [root]
+        while waiting:
+            node = waiting.pop()
+            following = node.next_functions
+            if not following and hasattr(node, "variable"):
+                self._leaves[id(node.variable)] = node
+            for position, (before, output) in enumerate(following):
+                if before is None:
+                    continue
+                if before not in self.consumers:
+                    self.consumers[before] = []
+                    waiting.append(before)
+                self.consumers[before].append((node, output, position))
+
+    def uses(self, parameter: Tensor) -> int:
+        """Return how many operations use a parameter, those on its casts in place of the casts."""
+        node = self._leaves.get(id(parameter))
+        return 0 if node is None else self._uses(node)
+
+    def _uses(self, node: Node) -> int:
+        total = 0
+        for user, _, _ in self.consumers[node]:
+            if user.name() == "ToCopyBackward0":
+                total += self._uses(user)
+            # functions of gapscope are added to a layer's own operation
+            elif not is_function_of_gapscope(user):
+                total += 1
+        return total
 
 
-def _joins_of(
-    source: GradientEdge, consumers: Mapping[Node, Sequence[tuple[Node, int, int]]], n: int
-) -> list[Join] | None:
+def is_function_of_gapscope(node: Any) -> bool:
+    """Return whether a node is that of a Function which this package has written."""
+    # torch keeps the class that the user wrote as `_forward_cls`
+    return isinstance(node, BackwardCFunction) and node._forward_cls.__module__.startswith(  # type: ignore[attr-defined]
+        "gapscope."
+    )
+
+
+def _joins_of(source: GradientEdge, graph: Graph, n: int) -> list[Join] | None:
     """Return all operations that join a tensor with the samples (None if one is unknown)."""
     joins: list[Join] = []
-    for node, output, position in consumers.get(source.node, ()):
+    for node, output, position in graph.consumers.get(source.node, ()):
         if output != source.output_nr:
             continue
         result = GradientEdge(node, 0)
@@ -160,7 +189,7 @@ def _joins_of(
                 Join(result, lambda g, f=derivative, at=node: f(at, g), source, operand, dim)
             )
         elif node.name() in _UNARY and len(node.next_functions) == 1:
-            further = _joins_of(result, consumers, n)
+            further = _joins_of(result, graph, n)
             if further is None:
                 return None
             joins += further
@@ -205,11 +234,9 @@ class Broadcast:
         return flat.unflatten(0, rows.shape[:2])
 
 
-def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
+def find_joins(graph: Graph, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
     """Find the operations that join tensors with samples."""
-    assert outputs.grad_fn is not None
-    consumers = _consumers(outputs.grad_fn)
-    joined = [(broadcast, _joins_of(broadcast.source, consumers, n)) for broadcast in broadcasts]
+    joined = [(broadcast, _joins_of(broadcast.source, graph, n)) for broadcast in broadcasts]
     unknown = frozenset().union(
         *(broadcast.parameters for broadcast, joins in joined if joins is None)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,11 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 class NotSeparable(Exception):
     """Exception for calls without separable per-sample rows (a slower strategy is used)."""
+
+
+def _sample_dim(shape: Sequence[int], n: int) -> int | None:
+    """Return the first dimension, of the first two, that has size n (None if there is none)."""
+    return list(shape[:2]).index(n) if n in shape[:2] else None
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Call:
     keywords: Mapping[str, Any]
     parameters: Mapping[str, nn.Parameter]  # trainable ones, by the name that the rule uses
     outputs: tuple[Output, ...]
+    shapes: tuple[torch.Size | None, ...]  # of the arguments, None for those that are no tensors
     # version counters of the tensor arguments at the time of the call
     versions: tuple[tuple[Tensor, int], ...]
     rule: Rule | None  # None for the exact per-sample Jacobian of the layer alone
@@ -69,6 +75,23 @@ class Call:
         if self.features_last and shape[0] != self.n and len(shape) > 2 and shape[1] == self.n:
             return 1
         return 0 if shape[0] and shape[0] % self.n == 0 else None
+
+    @property
+    def argument_dims(self) -> list[int | None]:
+        """Dimension of each argument that holds the samples according to its size, for calls without a rule."""
+        return [None if shape is None else _sample_dim(shape, self.n) for shape in self.shapes]
+
+    @property
+    def output_dims(self) -> list[int | None]:
+        """Dimension of each output that holds the samples according to its size, for calls without a rule."""
+        return [_sample_dim(out.shape, self.n) for out in self.outputs]
+
+    @property
+    def pattern(self) -> Hashable:
+        """How the call is read: its name, and the dimensions that hold the samples according to their sizes."""
+        if self.rule is not None:
+            return self.name, self.apparent_sample_dim
+        return self.name, *self.argument_dims, *self.output_dims
 
     @property
     def owned(self) -> frozenset[int]:

@@ -21,11 +21,6 @@ from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution
 
 
-def _sample_dim(shape: Sequence[int], n: int) -> int | None:
-    """Return the first dimension, of the first two, that has size n (None if there is none)."""
-    return list(shape[:2]).index(n) if n in shape[:2] else None
-
-
 class _ReplayableCall:
     """Recorded call of one module that can be repeated with other arguments and parameters."""
 
@@ -34,10 +29,8 @@ class _ReplayableCall:
         self.parameters = list(call.parameters.values())
         self.sources = [call.substituted[parameter] for parameter in self.parameters]
         self.leaves, self.structure = tree_flatten((call.arguments, dict(call.keywords)))
-        shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in self.leaves]
-        self.dims = [_sample_dim(shape, call.n) for shape in shapes]
-        output_dims = [_sample_dim(out.shape, call.n) for out in call.outputs]
-        self.output_dims = [dim for dim in output_dims if dim is not None]
+        self.dims = call.argument_dims
+        self.output_dims = [dim for dim in call.output_dims if dim is not None]
         if all(dim is None for dim in self.dims) or len(self.output_dims) < len(call.outputs):
             raise NotSeparable(
                 f"no dimension of an argument or an output of '{call.name}' holds the samples"

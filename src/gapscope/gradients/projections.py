@@ -202,15 +202,19 @@ def projected_kernel(
     )
     del tape, outputs
     size = min(chunk_size, len(x) if landmarks is None else len(landmarks))
-    # of all passes, which have the same weights and the same number of samples
-    routing: list[tuple[frozenset[int], frozenset[int], frozenset[int]]] = []
+    # of passes that use the weights alike; all have the same weights and the same number of samples
+    routings: dict[Hashable, tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
 
     def project(part: Tensor) -> _Projected:
         tape, outputs = record_forward(network, part)
-        if not routing:
+        pattern = None if outputs.grad_fn is None else tape.pattern(outputs)
+        if pattern not in routings:
             verify(tape, outputs)
-            routing.append(tape.routing)
-        tape.route(*routing[0])
+            first = next(iter(routings.values()), tape.routing)
+            whole_network, per_sample, shared = tape.routing
+            # what bypasses the rules in the first pass does so in all, so that contributions have one form
+            routings[pattern] = whole_network | first[0], per_sample | first[1], shared
+        tape.route(*routings[pattern])
         return projection(tape.contributions(outputs, one_hot_cotangents(outputs)), outputs)
 
     def chunks(samples: Tensor) -> Iterator[_Projected]:

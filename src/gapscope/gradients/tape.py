@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, SlowGradients
 from gapscope.gradients.backward import gradients_at, per_sample_gradients
-from gapscope.gradients.broadcasts import Broadcast, find_joins, merge_contributions
+from gapscope.gradients.broadcasts import Broadcast, Graph, find_joins, merge_contributions
 from gapscope.gradients.chains import chain_contributions
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.layer_rules import (
@@ -122,6 +123,9 @@ class Tape:
         self.per_sample: frozenset[int] = frozenset()
         # parameters of layers whose input is the same for all samples, although a size of it equals their number
         self.shared: frozenset[int] = frozenset()
+        self._graph: Graph | None = None
+        self._joined: dict[Hashable, list[Broadcast]] = {}  # by routing
+        self._pattern: Hashable = None
         self.parameters = _trainable(modules, substituted)
         check_trainable(self.parameters)
 
@@ -156,6 +160,7 @@ class Tape:
             keywords=keywords,
             parameters=parameters,
             outputs=outputs,
+            shapes=tuple(leaf.shape if isinstance(leaf, Tensor) else None for leaf in leaves),
             versions=tuple((leaf, leaf._version) for leaf in tensors),
             rule=rule,
             n=self.n,
@@ -198,8 +203,44 @@ class Tape:
         self.route(*before)
         return ambiguous & found
 
+    def _graph_of(self, outputs: Tensor) -> Graph:
+        assert outputs.grad_fn is not None
+        if self._graph is None or self._graph.root is not outputs.grad_fn:
+            self._graph = Graph(outputs.grad_fn)
+            self._joined = {}
+        return self._graph
+
+    def pattern(self, outputs: Tensor) -> Hashable:
+        """Return how the pass uses its parameters, as far as the routing depends on it; called before `route`.
+
+        Passes of one pattern make the same calls, read the same dimensions as those of the samples, and use every
+        parameter as often. Beyond twice as often as it is called the number is open: code may repeat a use at will.
+        """
+        if self._pattern is None:
+            graph = self._graph_of(outputs)
+            calls = Counter(key for call in self.calls for key in call.owned)
+            uses = [
+                min(graph.uses(self.substituted[p]), 2 * calls[id(p)] + 1)
+                for p in self.parameters.values()
+            ]
+            joins = [
+                (broadcast.parameters, tuple(join.dim for join in broadcast.joins))
+                for broadcast in self._broadcasts(outputs)
+            ]
+            patterns = [call.pattern for call in self.calls]
+            if self.network_call is not None:
+                patterns.append(self.network_call.pattern)
+            self._pattern = tuple(patterns), tuple(uses), tuple(joins)
+        return self._pattern
+
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
         """Return tensors without a batch dimension and their uses."""
+        graph = self._graph_of(outputs)
+        if self.routing not in self._joined:
+            self._joined[self.routing] = self._find_broadcasts(graph)
+        return self._joined[self.routing]
+
+    def _find_broadcasts(self, graph: Graph) -> list[Broadcast]:
         rerouted = self.whole_network | self.per_sample
         known = {
             id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()
@@ -218,7 +259,7 @@ class Tape:
                 broadcasts.append(
                     Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned)
                 )
-        return find_joins(outputs, broadcasts, self.n) if broadcasts else []
+        return find_joins(graph, broadcasts, self.n) if broadcasts else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
         """Return the calls with correct rows of parameters, and the parameters without one."""

@@ -39,7 +39,6 @@ import weakref
 from collections.abc import Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +46,7 @@ from torch.autograd.function import BackwardCFunction
 
 from gapscope.base.errors import GapscopeError, NeverSupported
 from gapscope.gradients.backward import gradients_at
-from gapscope.gradients.broadcasts import merge_contributions
+from gapscope.gradients.broadcasts import is_function_of_gapscope, merge_contributions
 from gapscope.gradients.evidence import is_proven
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape, join_names
@@ -105,22 +104,16 @@ _ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] =
 def _key(tape: Tape, outputs: Tensor, *, twice: int) -> Hashable:
     parameters = tuple(id(parameter) for parameter in tape.parameters.values())
     modes = tuple(module.training for module in tape.modules.values())
-    calls = tuple(_calls(tape))
     layout = getattr(tape.network, "form", None)
     if layout is None:
         columns = ()
     else:
         columns = tuple(column.shape[1:] for column in layout.columns)
-    # Large batches are compared by three samples, whatever n is: the calls show whether layers receive them in one
+    # Large batches are compared by three samples, whatever n is: the pattern shows whether layers receive them in one
     # form.
     n = min(tape.n, _SMALL_BATCH + 1)
     shapes = tape.inputs.shape[1:], outputs.shape[1:]
-    return n, shapes, columns, outputs.dtype, parameters, modes, calls, twice
-
-
-def _calls(tape: Tape) -> list[tuple[str, int | None]]:
-    """Return the called layers, with the dimension that holds the samples."""
-    return [(call.name, call.apparent_sample_dim if call.rule else None) for call in tape.calls]
+    return n, shapes, columns, outputs.dtype, parameters, modes, tape.pattern(outputs), twice
 
 
 def _orders(n: int, seed: int) -> list[Tensor]:
@@ -271,11 +264,8 @@ def _are_composed(tape: Tape, outputs: Tensor) -> bool:
         or any(call.rule is None and call.parameters for call in tape.calls)
     ):
         return False
-    # torch keeps the class that the user wrote as `_forward_cls`
-    written: list[Any] = [
-        type(node) for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction)
-    ]
-    return all(node._forward_cls.__module__.startswith("gapscope.") for node in written)
+    written = [node for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction)]
+    return all(map(is_function_of_gapscope, written))
 
 
 def _escalate_until_correct(
@@ -328,7 +318,8 @@ def _verify_replays(
         compared = twice if number == 0 else 0
         with _perturbed_replay(tape, order, seed, size, twice=compared > 0) as (replayed, results):
             # code that routes rows may call other layers for other weights or samples
-            if (size > 0 or len(order) < tape.n) and _calls(replayed) != _calls(tape):
+            same = size == 0 and len(order) == tape.n
+            if not same and replayed.pattern(results) != tape.pattern(outputs):
                 raise _OtherCalls
             if not bool(torch.isfinite(results).all()):
                 return None
