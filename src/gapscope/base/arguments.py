@@ -15,6 +15,7 @@ from functools import partial
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from gapscope.base.bunches import as_pair, is_bunch
 from gapscope.base.errors import InvalidInput, describe_value
 from gapscope.base.randomness import kept_host_states
 from gapscope.base.type_guards import is_list_or_tuple
@@ -218,6 +219,8 @@ NO_EMBEDDING = "index out of range in self"
 def check_arguments(function: F) -> F:
     """Refuse arguments of another type than the annotations of a public function say.
 
+    Data sets of scikit-learn are passed on as pairs (x, y), unless the column of their target is named.
+
     Numbers of NumPy and tensors of one number count as numbers. Networks, data and tensors are not checked: the
     functions convert them, and say more about those that they refuse.
 
@@ -241,16 +244,20 @@ def check_arguments(function: F) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         try:
-            arguments = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # whose message is the usual one
+        arguments = bound.arguments
+        for name, value in arguments.items():
+            if is_bunch(value) and arguments.get("target") is None:
+                arguments[name] = as_pair(value)
         for name, value in arguments.items():
             is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for item in value if is_variadic else (value,):
                 _check(name, item, checks().get(name, ()))
         try:
             with kept_host_states():
-                return function(*args, **kwargs)
+                return function(*bound.args, **bound.kwargs)
         except IndexError as error:
             if str(error) != NO_EMBEDDING:
                 raise

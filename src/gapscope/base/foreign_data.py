@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy
 
 from gapscope.base.budget import MAX_BYTES
+from gapscope.base.bunches import as_pair, as_table, is_bunch
 from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import refuse_file_paths
@@ -82,8 +83,10 @@ def _collected(value: Any) -> Any:
 def as_frame(value: Any) -> Any:
     """Return a table or column of polars or Arrow as a pandas object, any other value as it is.
 
-    Names of columns, types and the order of declared categories stay.
+    Names of columns, types and the order of declared categories stay. A data set of scikit-learn is a table too.
     """
+    if is_bunch(value):
+        return as_table(value)
     value = _collected(value)
     library = library_of(value)
     if library == "pyarrow" and hasattr(value, "to_pandas"):
@@ -260,6 +263,8 @@ def convert_foreign(data: Any) -> tuple[Any, list[str]]:
     Raises:
         InvalidInput: A sparse matrix is too large for a dense copy.
     """
+    if is_bunch(data):
+        data = as_pair(data)
     if is_list_or_tuple(data) and len(data) == 2:
         x, x_notes = _convert(data[0], are_inputs=True)
         y, y_notes = _convert(data[1], are_inputs=False)
