@@ -8,10 +8,11 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import gapscope as gs
 from gapscope.gradients import layer_rules
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
-from gradients.reference import Wrapped, check_traces, headed
+from gradients.reference import Wrapped, check_traces, dense_jacobian, gradient_of, headed
 
 
 @pytest.mark.thorough
@@ -103,3 +104,41 @@ def test_keyword_arguments() -> None:
         second=nn.Linear(4, 2),
     )
     check_traces(network.double(), torch.randn(3, 3, dtype=torch.float64))
+
+
+CHANGED: dict[str, tuple[nn.Module, tuple[int, ...], dict[str, Any]]] = {
+    "padding": (nn.Conv2d(2, 3, 3, stride=3), (2, 6, 6), {"padding": (1, 1)}),
+    "no padding": (nn.Conv2d(2, 3, 3, padding=1), (2, 6, 6), {"padding": 0}),
+    "grouped": (nn.Conv2d(2, 4, 3, groups=2), (2, 6, 6), {"padding": (1,), "stride": 3}),
+    "dilated": (
+        nn.Conv2d(2, 3, 3, padding=1, stride=2),
+        (2, 6, 5),
+        {"stride": (1, 1), "dilation": 2, "padding": (2, 2)},
+    ),
+    "valid": (nn.Conv1d(2, 3, 3, padding="same"), (2, 6), {"padding": "valid"}),
+    "same": (nn.Conv2d(2, 3, (2, 3)), (2, 6, 5), {"padding": "same", "dilation": (1, 2)}),
+    "zeros": (nn.Conv1d(2, 3, 3, padding_mode="circular"), (2, 6), {"padding_mode": "zeros"}),
+    "transposed": (
+        nn.ConvTranspose2d(2, 3, 3),
+        (2, 4, 5),
+        {"padding": (1,), "stride": 2, "output_padding": (1, 1), "dilation": 2},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("name", CHANGED)
+def test_settings_that_were_changed_after_construction(name: str) -> None:
+    torch.manual_seed(0)
+    layer, shape, changes = CHANGED[name]
+    for key, value in changes.items():
+        setattr(layer, key, value)
+    layer.double()
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    features = layer(x)[0].numel()
+    network = nn.Sequential(layer, nn.Tanh(), nn.Flatten(), nn.Linear(features, 2)).double()
+    check_traces(network, x)
+    penalty = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
+    expected = dense_jacobian(network, x, create_graph=True).square().sum()
+    actual = gradient_of(penalty(network, x), network)
+    torch.testing.assert_close(actual, gradient_of(expected, network))

@@ -115,6 +115,18 @@ def test_operator_norms_use_the_sizes_of_the_data() -> None:
     assert result == pytest.approx(2 * sum(math.log(value) for value in expected), rel=1e-10)
 
 
+def test_operator_norms_of_settings_that_are_one_number() -> None:
+    torch.manual_seed(0)
+    layer: Any = nn.Conv2d(2, 3, 3, stride=2, dilation=2)
+    network, x = (
+        nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        torch.randn(2, 2, 8, 8),
+    )
+    expected = operator_norms(network, x)
+    layer.stride = layer.dilation = 2  # as torch reads them
+    assert operator_norms(network, x) == expected
+
+
 def test_spectral_bounds_of_one_layer() -> None:
     network = nn.Linear(2, 2, bias=False)
     network.weight.data.copy_(torch.diag(torch.tensor([2.0, 1.0])))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gapscope.gradients import rules
 from gapscope.gradients.frozen_batch_stats import is_frozen_output
 from gapscope.gradients.layer_rules import Call
+from gapscope.gradients.rules import per_dimension
 from gapscope.gradients.second_derivatives import bypassed, is_saved
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED
 
@@ -77,8 +78,13 @@ def _convolution(node: Any, call: Call) -> Nodes:
     )
     _require(is_saved(node._saved_input, call.arguments[0]), node._saved_groups == module.groups)
     names = ("stride", "padding", "dilation")
+    dimensions = call.arguments[0].ndim - 2
     _require(
-        *(tuple(getattr(node, f"_saved_{name}")) == tuple(getattr(module, name)) for name in names)
+        *(
+            per_dimension(getattr(node, f"_saved_{name}"), dimensions)
+            == per_dimension(getattr(module, name), dimensions)
+            for name in names
+        )
     )
     return _input_of(node, call)
 

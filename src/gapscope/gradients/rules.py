@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -60,16 +60,35 @@ def prelu(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contributi
     return [DenseJacobian((weight,), values.flatten(3).sum(3) if values.ndim > 3 else values)]
 
 
-def _padded(module: Any, inputs: Tensor) -> Tensor:
+def per_dimension(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
+    """Return a convolution's setting for every dimension, as torch reads it: one number stands for all."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dimensions if len(values) == 1 else values
+
+
+def _padded(module: Any, inputs: Tensor, layout: Windows) -> Tensor:
     """Pad as the layer does: by numbers or "same", and in its padding mode."""
-    widths = module._reversed_padding_repeated_twice
-    if not any(widths):
+    # torch reads the settings at the call for zeros, and those of the layer's construction in other modes
+    if module.padding_mode != "zeros":
+        widths = module._reversed_padding_repeated_twice
+        return F.pad(inputs, widths, mode=module.padding_mode) if any(widths) else inputs
+    if module.padding == "valid":
         return inputs
-    if module.padding_mode == "zeros":
-        mode = "constant"
+    if module.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(layout.dilation, layout.kernel_size, strict=True)]
+        pairs = [(total // 2, total - total // 2) for total in totals]
     else:
-        mode = module.padding_mode
-    return F.pad(inputs, widths, mode=mode)
+        pairs = [(width, width) for width in per_dimension(module.padding, inputs.ndim - 2)]
+    widths = [width for pair in reversed(pairs) for width in pair]
+    return F.pad(inputs, widths) if any(widths) else inputs
+
+
+def _windows(module: Any, weight: Tensor, *, ones: bool) -> Windows:
+    kernel_size = tuple(weight.shape[2:])
+    stride, dilation = (
+        per_dimension(s, len(kernel_size)) for s in (module.stride, module.dilation)
+    )
+    return Windows(ones, kernel_size, stride, dilation)
 
 
 def _grouped(
@@ -102,11 +121,9 @@ def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Con
     bias_alone = [] if bias is None else [DenseJacobian((bias,), g.sum(3))]
     if weight is None:
         return [*bias_alone]
-    inputs = _padded(module, call.inputs)
     groups = module.groups
-    layout = Windows(
-        bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation
-    )
+    layout = _windows(module, weight, ones=bias is not None and groups == 1)
+    inputs = _padded(module, call.inputs, layout)
     if groups == 1:
         return [
             OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, g, layout)
@@ -132,13 +149,14 @@ def transposed_convolution(
         return [*bias_alone]
     # The transpose of a convolution: input position t adds x_t W to the output's window t, so that inputs and
     # derivatives change roles. The windows are those of the derivatives, padded as the convolution would pad.
-    layout = Windows(False, module.kernel_size, module.stride, module.dilation)
-    widths = [width for padding in reversed(module.padding) for width in (padding, padding)]
+    layout = _windows(module, weight, ones=False)
+    paddings = per_dimension(module.padding, len(space))
+    widths = [width for padding in reversed(paddings) for width in (padding, padding)]
     windows = layout.columns(F.pad(gradient.flatten(0, 1), widths)).view(
-        c, n, o * math.prod(module.kernel_size), -1
+        c, n, o * math.prod(layout.kernel_size), -1
     )
     # output_padding may add windows after those of the inputs, along every dimension: they are cut off.
-    counts = layout.n_windows(tuple(s + 2 * p for s, p in zip(space, module.padding, strict=True)))
+    counts = layout.n_windows(tuple(s + 2 * p for s, p in zip(space, paddings, strict=True)))
     windows = windows.unflatten(3, counts)[
         (..., *(slice(size) for size in call.inputs.shape[2:]))
     ].flatten(3)

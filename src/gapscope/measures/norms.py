@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.gradients.rules import per_dimension
 from gapscope.measures._forward import Inputs, Labels, Scalars, forward_pass, low_margin, margins_of
 from gapscope.measures._weights import StateDict, layer_weights, squared_singular_values
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
@@ -123,8 +124,8 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
             norm = circular_operator_norm(
                 layer.weight,
                 layer.positions,
-                stride=module.stride,
-                dilation=module.dilation,
+                stride=per_dimension(module.stride, layer.weight.ndim - 2),
+                dilation=per_dimension(module.dilation, layer.weight.ndim - 2),
                 groups=module.groups,
             )
             squares.append(norm**2)
