@@ -29,10 +29,18 @@ def _clones(network: nn.Module) -> dict[int, Any]:
         if type(tensor) in (Tensor, nn.Parameter)
         if tensor.is_leaf and tensor.layout == torch.strided and not tensor.is_meta
     ]
+    # torch copies no results of operations, such as a weight that weight norm computed in the last pass
+    computed = [
+        value
+        for module in network.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    ]
     uses = Counter(tensor.untyped_storage()._cdata for tensor in plain)
-    return {
+    clones = {
         id(tensor): _clone(tensor) for tensor in plain if uses[tensor.untyped_storage()._cdata] == 1
     }
+    return clones | {id(tensor): tensor.detach().clone() for tensor in computed}
 
 
 def copy_network(network: Module) -> Module:

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.inspection.computed_weights import with_plain_weights
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import ModuleCall, Weighted, record_module_calls
 from gapscope.inspection.memoization import memoize
+from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
 
 StateDict = Mapping[str, Tensor]
@@ -96,13 +99,20 @@ def check_operators(calls: Sequence[ModuleCall]) -> None:
     """Refuse layers whose operator is not that of their weight.
 
     Args:
-        calls: Calls of one forward pass.
+        calls: Calls of one forward pass, of a network `with_plain_weights`.
 
     Raises:
-        NotMeasurable: The forward function of a subclass does more than torch's layer.
+        NotMeasurable: The forward function of a subclass does more than torch's layer, or a weight is no parameter.
     """
     for call in calls:
-        if isinstance(call.module, Weighted) and not _is_own_operator(call):
+        if not isinstance(call.module, Weighted):
+            continue
+        if call.module._parameters.get("weight") is None:
+            raise NotMeasurable(
+                f"Norms of the weights need weights that are parameters; {type(call.module).__name__} '{call.name}' "
+                "computes its weight. Use torch.nn.utils.parametrize."
+            )
+        if not _is_own_operator(call):
             raise NotMeasurable(
                 f"Norms of the weights need layers that apply their weight as torch does; the forward function of "
                 f"{type(call.module).__name__} '{call.name}' returns something else. Build it from torch's layer and "
@@ -126,18 +136,30 @@ def initial_value(initial_state: StateDict, name: str, like: Tensor) -> Tensor:
     return start.detach().to(like.device)
 
 
+def _initial_weights(network: nn.Module, initial_state: StateDict) -> dict[str, Tensor]:
+    """Return the state of a network `with_plain_weights` before training."""
+    network = copy_network(unwrapped(network))
+    with torch.no_grad():
+        for name, tensor in network.state_dict(keep_vars=True).items():
+            tensor.copy_(initial_value(initial_state, name, tensor))
+    state = with_plain_weights(network).state_dict()
+    return {name: tensor.detach() for name, tensor in state.items()}
+
+
 @memoize
 def layer_weights(
     network: nn.Module, x: Tensor, initial_state: StateDict | None = None
 ) -> Sequence[LayerWeight]:
     """Return all trainable weights of two or more dimensions, each once, in parameter order.
 
-    A batch norm directly after a convolution or linear layer scales its rows, as in evaluation mode.
+    A batch norm directly after a convolution or linear layer scales its rows, as in evaluation mode. Weights that are
+    computed from others (weight norm, spectral norm, pruning) count with their values.
 
     Raises:
         NotMeasurable: There is no such weight, or a layer applies its weight in another way than torch's.
     """
-    with measurement_mode(network) as network:
+    original = network
+    with measurement_mode(with_plain_weights(network)) as network:
         calls = record_module_calls(network, prepare_inputs(network, x[:1]))
         check_operators(calls)
         norms = [
@@ -154,9 +176,7 @@ def layer_weights(
         }
         initial: dict[str, Tensor] = {}
         if initial_state is not None:
-            initial = {
-                name: initial_value(initial_state, name, value) for name, value in state.items()
-            }
+            initial = _initial_weights(original, initial_state)
         result = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:

@@ -158,13 +158,13 @@ def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
     Raises:
         NotMeasurable: Inputs are token ids, or the flow is 0.
     """
-    weights = [
-        parameter
-        for parameter in network.parameters()
-        if parameter.requires_grad and parameter.ndim >= 2
-    ]
     with with_powered_weights(network, x, 1) as powered:
-        leaves = [powered.substitution[weight] for weight in weights]
+        # the network's parameters are those of the substitution
+        leaves = [
+            parameter
+            for parameter in powered.network.parameters()
+            if parameter.requires_grad and parameter.ndim >= 2
+        ]
         if not leaves:
             raise NotMeasurable(
                 "Got no trainable weight of two dimensions or more; synaptic flow needs one."

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
+from gapscope.inspection.computed_weights import with_plain_weights
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.independence import check_sample_independence, highest_precision_dtype
 from gapscope.inspection.losses import sample_losses
@@ -99,7 +100,8 @@ class PoweredNetwork:
 def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[PoweredNetwork]:
     r"""Substitute $|\theta|^p$ for every parameter in the body, in the highest precision.
 
-    Batch norm becomes the power of the map that it is in evaluation mode.
+    Batch norm becomes the power of the map that it is in evaluation mode. A weight that is computed from others (weight
+    norm, spectral norm, pruning) is a parameter of the yielded network.
 
     Raises:
         NotMeasurable: The inputs are token ids.
@@ -109,7 +111,7 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
             f"Got inputs of {x.dtype}; an input of ones needs floating-point inputs. "
             "For token ids, measure the part of the network after its embedding."
         )
-    with measurement_mode(network) as network:
+    with measurement_mode(with_plain_weights(network)) as network:
         norms = _batch_norms(network, prepare_inputs(network, x[:1]))
         # computed before the substitution hides the original tensors
         pairs = [pair for norm, bias in norms for pair in _powered(norm, bias, power)]
@@ -158,7 +160,7 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
             token ids, or a layer applies its weight in another way than torch's.
     """
     shape = tuple(x.shape[1:])
-    with measurement_mode(network) as measured:
+    with measurement_mode(with_plain_weights(network)) as measured:
         check_operators(record_module_calls(measured, prepare_inputs(measured, x[:1])))
     with with_powered_weights(network, x, 2) as powered, torch.no_grad():
         total = float(powered.sum_for_ones(shape))
