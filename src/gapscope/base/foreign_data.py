@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy
 
+from gapscope.base.arrow_types import without_arrow_types
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.bunches import as_pair, as_table, is_bunch
 from gapscope.base.columns import library_of
@@ -81,9 +82,18 @@ def _collected(value: Any) -> Any:
 
 
 def as_frame(value: Any) -> Any:
-    """Return a table or column of polars or Arrow as a pandas object, any other value as it is.
+    """Return a table or column of polars or Arrow as a pandas object in plain types, any other value as it is.
 
-    Names of columns, types and the order of declared categories stay. A data set of scikit-learn is a table too.
+    Names of columns and the order of declared categories stay. A data set of scikit-learn is a table too.
+    """
+    return without_arrow_types(as_passed_frame(value))
+
+
+def as_passed_frame(value: Any) -> Any:
+    """Return a table or column of another library as a pandas object, as `as_frame`, but those of pandas as they are.
+
+    Args:
+        value: Data in any form.
     """
     if is_bunch(value):
         return as_table(value)
@@ -242,6 +252,8 @@ def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
     if library == "scipy" and hasattr(value, "toarray"):
         return _dense(value), ["A sparse matrix was read as a dense one."]
     converted = as_frame(value)
+    if converted is not value and library == "pandas":
+        return converted, []
     if converted is not value:
         owner = "A polars" if library == "polars" else "An Arrow"
         return converted, [f"{owner} object was read as a pandas one."]
@@ -268,14 +280,16 @@ def convert_foreign(data: Any) -> tuple[Any, list[str]]:
     if is_list_or_tuple(data) and len(data) == 2:
         x, x_notes = _convert(data[0], are_inputs=True)
         y, y_notes = _convert(data[1], are_inputs=False)
-        if x is not data[0]:
+        if x is not data[0] and not hasattr(data[0], "iloc"):
             x = _with_index_of(x, data[1])
-        if y is not data[1]:
+        if y is not data[1] and not hasattr(data[1], "iloc"):
             y = _with_index_of(y, x)
         notes = list(dict.fromkeys([*x_notes, *y_notes]))
-        return ((x, y) if notes else data), notes
+        is_changed = x is not data[0] or y is not data[1]
+        return ((x, y) if is_changed else data), notes
     if is_mapping(data):
         parts = {name: _convert(part, are_inputs=False) for name, part in data.items()}
         notes = [note for _, part_notes in parts.values() for note in part_notes]
-        return ({name: part for name, (part, _) in parts.items()} if notes else data), notes
+        is_changed = any(part is not data[name] for name, (part, _) in parts.items())
+        return ({name: part for name, (part, _) in parts.items()} if is_changed else data), notes
     return _convert(data, are_inputs=False)

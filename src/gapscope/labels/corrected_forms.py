@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.columns import library_of
-from gapscope.base.foreign_data import as_frame
+from gapscope.base.foreign_data import as_frame, as_passed_frame
 from gapscope.base.samples import Samples
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
@@ -96,7 +96,7 @@ def with_corrections(
     kept = [row for row in range(len(column)) if row not in dropped]
     column = column.iloc[kept]
     if target is None:
-        corrected = as_frame(data[0]).iloc[kept], _as_column(column, data[1])
+        corrected = as_passed_frame(data[0]).iloc[kept], _as_column(column, data[1])
         return list(corrected) if is_list(data) else corrected
     if is_list(data):
         labels = column.tolist()
@@ -104,7 +104,7 @@ def with_corrections(
             {**data[row], _key(data[row], target): label}
             for row, label in zip(kept, labels, strict=True)
         ]
-    frame = as_frame(data)
+    frame = as_passed_frame(data)
     if not is_mapping(frame):
         corrected = frame.iloc[kept].copy()
         corrected[target] = column
