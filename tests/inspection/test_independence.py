@@ -160,3 +160,44 @@ def test_a_network_that_fails_on_smaller_batches_is_no_network_that_mixes_sample
     text = "on 4 samples together, and raises IndexError: three rows at least on some of them alone"
     with pytest.raises(NeverSupported, match=re.escape(text)):
         check_sample_independence(_OnlyWholeBatches(3, 2).eval(), torch.randn(8, 3))
+
+
+PRECISE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "float64 head": lambda net, x: net.head(net.layer(x).double()),
+    "autocast": lambda net, x: net.head(_in_bfloat16(net.layer, x).double()),
+    "rounded": lambda net, x: net.head(net.layer(x).bfloat16().double()),
+}
+
+
+def _in_bfloat16(layer: nn.Module, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return layer(x)
+
+
+@pytest.mark.parametrize("way", PRECISE_HEADS)
+def test_outputs_may_be_more_precise_than_hidden_layers(way: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(12, 64)
+
+    def network(mixed: bool) -> nn.Module:
+        def forward(net: Any, x: Tensor) -> Tensor:
+            outputs = PRECISE_HEADS[way](net, x)
+            return outputs + 0.3 * outputs.flip(0) if mixed else outputs
+
+        layers = {"layer": nn.Linear(64, 256), "head": nn.Linear(256, 3).double()}
+        return Wrapped(forward, **layers).eval()
+
+    assert not find_dependence(network(False), x)
+    assert find_dependence(network(True), x)
+
+
+def test_the_tolerance_is_that_of_the_precision_of_a_pass() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(12, 4)
+    # 1e-5 of the other samples: rounding in float32, not in float64
+    for dtype, mixes in ((torch.float32, False), (torch.float64, True)):
+        network = Wrapped(
+            lambda net, x: (h := net.layer(x)).double() + 1e-5 * h.flip(0),
+            layer=nn.Linear(4, 3, dtype=dtype),
+        )
+        assert bool(find_dependence(network.eval(), x.to(dtype), perturbed=False)) == mixes

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer, first_line
 from gapscope.inspection.known_layers import known_layers
@@ -94,6 +96,29 @@ class Perturbation:
         return values + self.size * scale * noise.to(values.device, values.dtype)
 
 
+class _Precisions(TorchDispatchMode):
+    """Context that records the floating-point types of all results of torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operation, and record the types of its results."""
+        result = func(*args, **(kwargs or {}))
+        self.found |= {leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        return result
+
+
+def _coarsest_tolerance(network: nn.Module, x: Tensor) -> float:
+    """Return the tolerance of the least precise type in which a pass computes."""
+    with _Precisions() as precisions:
+        network(x)
+    return max((_TOLERANCE[dtype] for dtype in precisions.found & _TOLERANCE.keys()), default=0.0)
+
+
 class _FailsInOtherBatch(Exception):
     """A network raised on some of the samples that it ran on before."""
 
@@ -126,9 +151,12 @@ def _has_outputs(network: nn.Module, x: Tensor, expected: Tensor) -> bool:
         raise _FailsInOtherBatch(f"{type(error).__name__}: {first_line(error)}") from error
     if outputs.shape != expected.shape:
         return False
-    difference = (outputs - expected).abs().max()
-    scale = expected.abs().max()
-    return bool(difference <= _TOLERANCE.get(expected.dtype, 1e-3) * scale)  # False for NaN
+    difference = float((outputs - expected).abs().max())
+    scale = float(expected.abs().max())
+    if difference <= _TOLERANCE.get(expected.dtype, 1e-3) * scale:  # False for NaN
+        return True
+    # hidden layers may be less precise than the outputs
+    return difference <= _coarsest_tolerance(network, x) * scale
 
 
 def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
