@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import (
+    ChainDataset,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
@@ -131,3 +140,51 @@ def test_findings_name_the_labels_of_a_frame() -> None:
     tags = pandas.DataFrame({"dog": (X[:, 0] > 0).long().numpy(), "yak": [1, 1] + 58 * [0]})
     found = gs.check(None, (X, tags), only=["GS109"]).findings
     assert "yak" in found[0].evidence
+
+
+OTHER = Folder(X + 1, Y, ["b", "c", "d"])
+LONGER = Folder(X + 1, Y, ["a", "b", "c", "d"])
+
+
+class Stream(IterableDataset):
+    """A data set without numbers of samples."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.classes = folder.classes
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        return iter(map(self.folder.__getitem__, range(len(self.folder))))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        FIRST + OTHER,
+        DataLoader(ConcatDataset([FIRST, LONGER, OTHER]), batch_size=8, shuffle=True),
+        Subset(FIRST + OTHER, range(50, 70)),
+        Subset(Subset(FIRST + OTHER, range(50, 70)), range(5, 15)),
+        ConcatDataset([FIRST, Subset(OTHER, range(30))]),
+        ConcatDataset([FIRST + LONGER, FIRST + OTHER]),
+        ChainDataset([Stream(FIRST), Stream(OTHER)]),
+    ],
+)
+def test_joined_data_sets_that_number_their_classes_otherwise_are_refused(data: Any) -> None:
+    with pytest.raises(InvalidInput, match="class 0 is"):
+        as_samples(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (FIRST + FIRST, "abc"),
+        (FIRST + LONGER, "abcd"),
+        (Subset(FIRST + OTHER, range(20, 50)), "abc"),
+        (Subset(FIRST + OTHER, range(60, 90)), "bcd"),
+        (Subset(FIRST + OTHER, [-1, -2, -3]), "bcd"),
+        (ChainDataset([Stream(FIRST), Stream(LONGER)]), "abcd"),
+        (FIRST + TensorDataset(X, Y), ""),
+    ],
+)
+def test_joined_data_sets_with_the_same_classes_keep_their_names(data: Any, names: str) -> None:
+    assert as_samples(data).class_names == tuple(names)
