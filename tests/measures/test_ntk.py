@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
 from gapscope.measures.ntk import LogDeterminant, empirical_ntk, ntk_logdet, ntk_trace
-from gradients.reference import dense_jacobian
+from gradients.reference import Wrapped, dense_jacobian
 from support.cases import CASES, each
 
 PROBES = pytest.mark.parametrize("probe", ["class", "rademacher"])
@@ -33,6 +35,25 @@ def fully_connected(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.S
 
 def inputs(n: int, *shape: int) -> Tensor:
     return torch.randn(n, *shape, dtype=torch.float64, generator=seeded(1))
+
+
+@pytest.mark.parametrize("head", [torch.float32, torch.bfloat16])
+def test_a_network_that_casts_its_inputs_takes_those_of_the_penalty(head: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layers = {"first": nn.Linear(5, 8).bfloat16(), "head": nn.Linear(8, 3).to(head)}
+    network = Wrapped(
+        lambda net, x: net.head(torch.relu(net.first(x.bfloat16())).to(head)).float(), **layers
+    )
+    x = torch.randn(6, 5)
+    penalty = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
+    expected = penalty(network, x).item()
+    # the products of two forms of one sum, of the same gradients
+    assert float(ntk_trace(network, x)) == pytest.approx(expected, rel=1e-5)
+    assert float(empirical_ntk(network, x, outputs="traced").trace()) == pytest.approx(expected)
+    measured = gs.measure(network, (x, torch.arange(6) % 3), ["ntk_trace"])
+    assert measured["ntk_trace"].value == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(InvalidInput, match="same dtype"):
+        ntk_trace(layers["first"], x)
 
 
 def test_a_network_in_single_precision_is_computed_in_double_precision() -> None:

@@ -172,6 +172,17 @@ def precision_of(network: nn.Module) -> torch.dtype | None:
         return next(floating, None)
 
 
+def _runs_on(network: nn.Module, x: Tensor) -> bool:
+    """Return whether a network of another type takes such inputs, because it casts them itself."""
+    try:
+        with torch.no_grad(), preserve_state(network):
+            network.eval()
+            network(x[:1].detach().to(device_of(network)).clone())
+    except Exception:  # torch's own, or that of any code in the network
+        return False
+    return True
+
+
 def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
     """Return `x`, detached, on the network's device (copied only if necessary)."""
     dtype = precision_of(network)
@@ -180,6 +191,7 @@ def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
         dtype is not None
         and (x.is_floating_point() or x.is_complex())
         and dtype != x.dtype.to_real()
+        and not _runs_on(network, x)
     ):
         raise InvalidInput(
             f"inputs and weights must have the same dtype; got {x.dtype} and {dtype}. "
