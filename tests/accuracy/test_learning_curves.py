@@ -86,7 +86,9 @@ def test_regression_is_r2() -> None:
     )
     result = gs.learning_curve(least_squares, (x, y))
     assert result.task == "regression" and result.low < 5 / 6 < result.high
-    scores = sample_scores(least_squares(x, y), gs.Samples(x, y), float(y.var(correction=0)))
+    scores = sample_scores(
+        least_squares(x, y), gs.Samples(x, y), np.array([float(y.std(correction=0))])
+    )
     residual = (least_squares(x, y)(x) - y).detach().square().mean()
     assert scores.mean() == pytest.approx(float(1 - residual / y.var(correction=0)), abs=1e-6)
 

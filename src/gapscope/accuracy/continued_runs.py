@@ -37,6 +37,7 @@ from gapscope.measures._forward import forward_pass
 from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.statistics.baselines import (
     RIDGES,
+    fitted_units,
     linear_spectrum,
     rbf_ridge,
     sample_features,
@@ -46,7 +47,7 @@ from gapscope.statistics.kernel_ridge import select_ridge
 
 
 def kernel_scores(
-    samples: Samples, splits: Sequence[Split], spread: float
+    samples: Samples, splits: Sequence[Split], scales: np.ndarray | None
 ) -> tuple[float, float] | None:
     """Return LOO scores of an RBF ridge on all samples and on the trained parts, or None."""
     features = sample_features(samples)
@@ -60,7 +61,7 @@ def kernel_scores(
 
     def scores(part: Tensor) -> np.ndarray:
         row = rbf_ridge(features[part], targets[part], n_classes=n_classes)
-        return scores_of_predictions(row.predictions, samples.subset(part), spread)
+        return scores_of_predictions(row.predictions, samples.subset(part), scales)
 
     of_parts = np.concatenate([scores(torch.from_numpy(split.trained)) for split in splits])
     return float(scores(torch.arange(len(samples))).mean()), float(of_parts.mean())
@@ -132,6 +133,7 @@ def continued_predictions(
     samples = prepared.samples
     result = forward_pass(prepared.network, samples.inputs)
     targets = samples.y.cpu()
+    units = fitted_units(targets)
     if samples.is_classification:
         logits = class_logits(result.outputs)
         present = targets.unique() if classes is None else classes
@@ -144,15 +146,15 @@ def continued_predictions(
         offset[present] = 1 / len(present)
         expected = target_matrix(targets, n_classes)
     else:
-        predictions = result.outputs.reshape(len(targets), -1)
-        expected = target_matrix(targets)
+        predictions = result.outputs.reshape(len(targets), -1) / units
+        expected = target_matrix(targets) / units
         offset = expected.mean(0)
     if result.features is None:
-        return predictions
+        return predictions * units
     predictions = predictions - offset
     expected = expected - offset
     factor = (predictions * expected).sum() / predictions.square().sum().clamp_min(1e-12)
     scaled = factor.clamp_min(0.0) * predictions
     features = result.features - result.features.mean(0)
     _, rest = select_ridge(linear_spectrum(features), expected - scaled, RIDGES)
-    return scaled + rest.predictions + offset
+    return (scaled + rest.predictions + offset) * units

@@ -27,7 +27,7 @@ from gapscope.accuracy.held_out_sources import (
     out_of_bag,
 )
 from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows, numbered_classes
-from gapscope.accuracy.scores import base_rate_note, target_variance
+from gapscope.accuracy.scores import base_rate_note, constant_targets_note, scales_of, target_scales
 from gapscope.accuracy.subset_problems import (
     NetworkProblem,
     check_no_run,
@@ -62,7 +62,7 @@ from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import PRESENT, sample_features
 from gapscope.statistics.grouped_scores import independent_samples, variance_of_mean
 from gapscope.statistics.integer_inputs import settle_integers
-from gapscope.statistics.intervals import normal_quantile, power_of_two, wilson_interval
+from gapscope.statistics.intervals import normal_quantile, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
@@ -117,7 +117,8 @@ def out_of_sample(
         data_root: Folder of the data sets of a spec; None for GAPSCOPE_DATA or the user's cache.
 
     Returns:
-        Probabilities or predicted targets of all samples, their score with a 90 % interval, and their calibration.
+        Probabilities or predicted targets of all samples, their score with a 90 % interval, and their calibration. The
+        score is the accuracy, or R^2: the mean over targets that vary, whatever their units.
         Labels that are numbers count columns, so that `y` indexes them: a number without a sample has a column of
         zeros.
 
@@ -197,7 +198,7 @@ def out_of_sample(
                 block,
             )
         elif isinstance(source, RunSpec) or (callable(source) and not isinstance(source, type)):
-            problem = NetworkProblem(source, samples, target_variance(samples), data_root)
+            problem = NetworkProblem(source, samples, scales_of(samples), data_root)
             held = _of_training(problem, n_classes, numbers, groups is not None, cost, seed)
         else:
             raise InvalidInput(
@@ -418,9 +419,8 @@ def _result(
     is_regression = targets.dtype.kind == "f"
     if is_regression:
         truth = targets.astype(float)
-        unit = power_of_two(float(np.abs(truth - truth.mean(0)).max()))
-        spread = (truth / unit).var(0).mean()
-        scores = 1 - (((predictions - truth) / unit) ** 2).mean(1) / spread
+        scores = 1 - (((predictions - truth) / target_scales(truth)) ** 2).sum(1)
+        notes = (*notes, *constant_targets_note(truth))
     elif targets.ndim == 1:
         scores = (predictions.argmax(1) == targets).astype(float)
     else:

@@ -31,7 +31,13 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
 from gapscope.results.estimate import percent
-from gapscope.statistics.baselines import RIDGES, feature_matrix, input_spectra, target_matrix
+from gapscope.statistics.baselines import (
+    RIDGES,
+    feature_matrix,
+    fitted_units,
+    input_spectra,
+    target_matrix,
+)
 from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
@@ -84,6 +90,9 @@ def best_kernel(
 
     If no kernel is better than the frequencies of the labels (the mean target), these are the predictions.
     """
+    units = fitted_units(targets)
+    if targets.is_floating_point():
+        targets = targets / units
     encoded = target_matrix(targets, n_classes)
     frequencies = encoded.mean(0).expand_as(encoded)
     candidates = [
@@ -99,7 +108,8 @@ def best_kernel(
         else:
             left_out = "leave-one-group-out"
         candidates.append(Held(f"{name}, {left_out}", 0.0, predictions, calibration, tuple(notes)))
-    return min(candidates, key=lambda item: _error(item.predictions, targets))
+    best = min(candidates, key=lambda item: _error(item.predictions, targets))
+    return replace(best, predictions=best.predictions * units)
 
 
 def input_kernels(features: Tensor, what: str) -> dict[str, Spectrum]:
@@ -150,7 +160,7 @@ def continued(
         scores[rows] = _columns(predictions, n_classes, rest.y)
         outputs[rows] = _outputs(network, rest, n_classes)
         scores_of_outputs[split.scored] = problem.score(network, split.scored).values
-    values = scores_of_predictions(scores, problem.samples, problem.spread)
+    values = scores_of_predictions(scores, problem.samples, problem.scales)
     reason = describe_undertrained(mean_of_runs(fits), values, scores_of_outputs, steps)
     if reason and not is_last:
         held = continued(problem, n_classes, 1.0, seed)

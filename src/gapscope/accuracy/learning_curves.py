@@ -22,7 +22,7 @@ from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.learning_curve_result import LearningCurve, slope_note
 from gapscope.accuracy.row_selection import has_rows_of_any_kind
-from gapscope.accuracy.scores import base_rate_note, target_variance
+from gapscope.accuracy.scores import base_rate_note, scales_of
 from gapscope.accuracy.subset_designs import (
     CONTINUED,
     CONTINUED_ERROR,
@@ -165,7 +165,7 @@ def _run_continued(
     own = subset_runs.training_score_of([split.name for split in splits])
     scores = np.concatenate([subset_runs.scores[split.name].values for split in splits])
     outputs = np.concatenate([subset_runs.scores_of_outputs[split.name] for split in splits])
-    kernel = kernel_scores(problem.samples, splits, problem.spread)
+    kernel = kernel_scores(problem.samples, splits, problem.scales)
     if kernel is not None:
         value = move_towards_kernel(value, *kernel)
     n = len(scores)
@@ -226,7 +226,7 @@ def _problem_of(
             MIN_SAMPLES,
             advice="Pass score=, a function (network, inputs, targets) that returns your metric.",
         )
-        return NetworkProblem(train_fn, samples, target_variance(samples), root)
+        return NetworkProblem(train_fn, samples, scales_of(samples), root)
     if score is None:
         problem = estimator_problem(train_fn, data)
     else:
@@ -279,8 +279,9 @@ def learning_curve(
             as they are; or a Dataset, of which `train_fn` and `score` receive a `torch.utils.data.Subset` and None.
         score: A function (object, inputs, targets) that scores what `train_fn` returns on unseen samples: one number,
             or one per sample; or the name of a scorer of scikit-learn, such as "f1_macro". Larger is better. Scores
-            between 0 and 1 are extrapolated towards 1; others by their slope alone. None for accuracy or R^2. The
-            interval of one number is a jackknife over ten blocks, so that the function is called eleven times.
+            between 0 and 1 are extrapolated towards 1; others by their slope alone. None for accuracy or R^2 (the mean
+            over targets). The interval of one number is a jackknife over ten blocks, so that the function is called
+            eleven times.
         max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used, predicted
             from a run on a quarter of the samples. None uses the default design.
         design: By name "short continued halves" (cost 0.5 training runs), "continued halves" (2), "half and quarter"

@@ -126,14 +126,10 @@ def add_network_rows(
     notes += [note] if note else []
     method = f"{NTK} (estimate)" if is_large(prepared.bare) else NTK
     predictions = result.predictions.cpu()
-    if several:
+    if several or result.labels is None:
         rows.append(scored_row(method, "network", predictions, samples.y.cpu(), groups))
     else:
-        if result.labels is None:
-            score = result.explained
-        else:
-            score = result.accuracy
-        rows.append(LooRow(method, "network", score, predictions, groups))
+        rows.append(LooRow(method, "network", result.accuracy, predictions, groups))
     return prepared
 
 

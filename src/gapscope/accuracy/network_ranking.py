@@ -30,6 +30,7 @@ from gapscope.accuracy.ranking_result import (
     instantiate,
     name_candidates,
 )
+from gapscope.accuracy.scores import scales_of, scores_of_predictions
 from gapscope.accuracy.subset_problems import comparable_outputs
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
@@ -263,11 +264,12 @@ def _ties(
             name: _interval(item.sensitivities, level)[0] <= high for name, item in scores.items()
         }
     targets = samples.y.cpu()
+    scales = scales_of(samples)
 
     def of_samples(row: LooRow) -> Tensor:
-        """Score of every sample: 1 if correct, or minus its squared residual."""
+        """Score of every sample: 1 if correct, or its R^2."""
         if targets.is_floating_point():
-            return -(row.predictions - targets.double()).square().sum(1)
+            return torch.from_numpy(scores_of_predictions(row.predictions, samples, scales))
         return row.correct(targets).double()
 
     sample_scores = {name: torch.stack([of_samples(row) for row in item.combined]).mean(0)

@@ -18,6 +18,7 @@ from gapscope.base.samples import Samples
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import PRESENT
 from gapscope.statistics.grouped_scores import variance_of_mean
+from gapscope.statistics.intervals import r_squared_scales
 
 LOSSES = ("loss", "error", "mae", "mse", "mape", "msle", "nll", "perplexity", "entropy", "deviance")
 """Ends of the words by which a function is recognized as a loss."""
@@ -86,14 +87,43 @@ def block_jackknife(
     return float((b - 1) / b * ((without - without.mean()) ** 2).sum())
 
 
-def target_variance(samples: Samples) -> float:
-    """Return the mean variance of regression targets, the unit of errors (1 for labels)."""
+def target_scales(targets: Any) -> np.ndarray:
+    """Return the units of residuals of regression targets [n, ...] (`r_squared_scales`).
+
+    Args:
+        targets: The targets.
+
+    Raises:
+        InvalidInput: None of them varies.
+    """
+    scales = r_squared_scales(targets)
+    if not np.isfinite(scales).any():
+        raise InvalidInput("Regression targets must differ; all are equal. Pass targets that vary.")
+    return scales
+
+
+def scales_of(samples: Samples) -> np.ndarray | None:
+    """Return the units of residuals of regression targets (None for labels)."""
     if samples.kind != "regression":
-        return 1.0
-    variance = float(samples.y.double().var(0, correction=0).mean())
-    if not variance:
-        raise InvalidInput("Regression targets must differ; all are equal.")
-    return variance
+        return None
+    return target_scales(samples.y.cpu().double().numpy())
+
+
+def constant_targets_note(data: Any) -> tuple[str, ...]:
+    """Return a sentence on targets that are constant, beside others that vary.
+
+    Args:
+        data: Samples, or regression targets [n, ...].
+    """
+    if isinstance(data, Samples):
+        if data.kind != "regression":
+            return ()
+        data = data.y.cpu().double().numpy()
+    constant = np.flatnonzero(np.isinf(r_squared_scales(data)))
+    if not len(constant):
+        return ()
+    listed = ", ".join(map(str, constant[:5]))
+    return (f"R^2 is the mean over targets that vary; all values of target {listed} are equal.",)
 
 
 def base_rate_note(labels: np.ndarray) -> str:
@@ -107,15 +137,18 @@ def base_rate_note(labels: np.ndarray) -> str:
     return f"The most frequent value of each label alone has an accuracy per label of {percent(base, 1)}."
 
 
-def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
+def scores_of_predictions(
+    predictions: Tensor, samples: Samples, scales: np.ndarray | None
+) -> np.ndarray:
     """Return each sample's score, given predictions [n, C] or [n, k]; of several labels, the fraction that is right."""
     targets = samples.y.cpu()
     if samples.kind == "multi-label":
         return ((predictions.cpu() > PRESENT) == targets).double().mean(1).numpy()
     if samples.is_classification:
         return (predictions.argmax(1).cpu() == targets).double().numpy()
+    assert scales is not None
     residuals = predictions.cpu() - targets.double().reshape(len(targets), -1)
-    return (1 - residuals.square().mean(1) / spread).numpy()
+    return 1 - ((residuals.numpy() / scales) ** 2).sum(1)
 
 
 def check_score_arguments(score: Callable[..., Any], name: str) -> None:

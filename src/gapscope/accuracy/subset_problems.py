@@ -28,8 +28,10 @@ from gapscope.accuracy.scores import (
     Scores,
     block_jackknife,
     check_score_arguments,
+    constant_targets_note,
     scorer_of,
     scores_of_predictions,
+    target_scales,
 )
 from gapscope.accuracy.shared_networks import SharedNetworks
 from gapscope.base.arrays import tensor_of
@@ -129,7 +131,7 @@ class NetworkProblem:
 
     train_fn: Any
     samples: Samples
-    spread: float
+    scales: np.ndarray | None
     root: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +144,8 @@ class NetworkProblem:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about the data. How many classes there are is settled by the outputs, which fit the targets."""
-        return tuple(note for note in self.samples.notes if note != AMOUNTS_NOTE)
+        notes = tuple(note for note in self.samples.notes if note != AMOUNTS_NOTE)
+        return *notes, *constant_targets_note(self.samples)
 
     def per_sample(self, values: Any) -> Any:
         """Return one value per sample, from one per row of the data.
@@ -205,14 +208,14 @@ class NetworkProblem:
     ) -> Scores:
         """Return the score of each sample."""
         return Scores(
-            sample_scores(model, self.samples.subset(torch.from_numpy(indices)), self.spread)
+            sample_scores(model, self.samples.subset(torch.from_numpy(indices)), self.scales)
         )
 
     def continued_score(self, model: nn.Module, indices: np.ndarray) -> Scores:
         """Return the score of each sample, predicted by the network continued on the others."""
         rest = self.samples.subset(torch.from_numpy(indices))
         predictions = continued_predictions(model, rest, self.samples.y.cpu().unique())
-        return Scores(scores_of_predictions(predictions, rest, self.spread))
+        return Scores(scores_of_predictions(predictions, rest, self.scales))
 
 
 def comparable_outputs(subject: Ready) -> Tensor:
@@ -227,7 +230,7 @@ def comparable_outputs(subject: Ready) -> Tensor:
     return outputs
 
 
-def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
+def sample_scores(network: nn.Module, samples: Samples, scales: np.ndarray | None) -> np.ndarray:
     """Return each sample's score: 1 if correct else 0 (several labels: the fraction), its R² for regression."""
     subject = ready(network, samples)
     if subject.mismatch:
@@ -240,7 +243,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     predictions: Tensor = (
         class_logits(outputs) if samples.is_classification else outputs.reshape(len(outputs), -1)
     )
-    return scores_of_predictions(predictions, subject.samples, spread)
+    return scores_of_predictions(predictions, subject.samples, scales)
 
 
 def grouped_rows(rows: Rows, consequence: str) -> tuple[str, ...]:
@@ -387,10 +390,10 @@ def _checked(value: Any, n: int, name: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EstimatorScore:
-    """Score per sample of an estimator: accuracy, or R^2 in units of the variance of all targets."""
+    """Score per sample of an estimator: accuracy, or R^2 in units of all targets (`target_scales`)."""
 
     is_classifier: bool
-    variance: Any = 1.0
+    scales: Any = 1.0
 
     def __call__(self, estimator: Any, x: Any, y: Any) -> np.ndarray:
         """Return one score per sample."""
@@ -400,7 +403,7 @@ class EstimatorScore:
             correct = predicted.reshape(truth.shape) == truth
             return correct.reshape(len(truth), -1).mean(1)
         residuals = (predicted.reshape(truth.shape) - truth).astype(float).reshape(len(truth), -1)
-        return 1 - (residuals**2 / self.variance).mean(1)
+        return 1 - ((residuals / self.scales) ** 2).sum(1)
 
 
 def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
@@ -414,12 +417,9 @@ def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
     if estimator_task(estimator, y) == "classifier":
         task = MultiLabel if np.ndim(y) == 2 and np.shape(y)[1] > 1 else Classification
         return MetricProblem(estimator, rows, EstimatorScore(True), task.kind, task.score_name)
-    variance = np.asarray(y, dtype=float).reshape(n_rows(y), -1).var(0)
-    if not (variance > 0).all():
-        raise InvalidInput(
-            "Regression targets must differ; all are equal in a column. Drop this column."
-        )
-    return MetricProblem(estimator, rows, EstimatorScore(False, variance), "regression", "R^2")
+    scales = target_scales(y)
+    rows = replace(rows, notes=(*rows.notes, *constant_targets_note(y)))
+    return MetricProblem(estimator, rows, EstimatorScore(False, scales), "regression", "R^2")
 
 
 def metric_problem(

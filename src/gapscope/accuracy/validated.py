@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from gapscope.accuracy.forecast import count_duplicates
-from gapscope.accuracy.scores import scores_of_predictions, target_variance
+from gapscope.accuracy.scores import constant_targets_note, scales_of, scores_of_predictions
 from gapscope.accuracy.subset_problems import sample_scores
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, NotMeasurable
@@ -318,7 +318,7 @@ def validated_accuracy(
     held_out = adapted.samples
     _check(held_out, "validation")
     _check(trained_on, "train")
-    spread = target_variance(held_out)
+    scales = scales_of(held_out)
     both = join_samples(held_out, trained_on)
     result = ValidatedAccuracy(
         task=held_out.kind,
@@ -329,17 +329,19 @@ def validated_accuracy(
         samples=len(held_out),
         effective_samples=math.nan,
         duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
-        notes=tuple(dict.fromkeys((*prepared.notes, *adapted.notes))),
+        notes=tuple(
+            dict.fromkeys((*prepared.notes, *adapted.notes, *constant_targets_note(held_out)))
+        ),
     )
     try:
-        scores = sample_scores(network, held_out, spread)
+        scores = sample_scores(network, held_out, scales)
     except NotMeasurable as error:
         return replace(result, abstained_because=str(error))
     # leave-one-out results of an RBF ridge on all samples
     features = sample_features(both)
     control = np.zeros(len(both))
     if features.shape[1]:
-        control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, spread)
+        control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, scales)
     m = len(held_out)
     classes = held_out.is_classification
     plain = AdjustedMean(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
@@ -356,7 +358,7 @@ def validated_accuracy(
     if baseline is not None:
         try:
             ready(baseline, held_out, needs=("outputs",))
-            of_baseline = sample_scores(baseline, held_out, spread)
+            of_baseline = sample_scores(baseline, held_out, scales)
         except (InvalidInput, NotMeasurable) as error:
             raise InvalidInput(f"baseline: {error}") from error
         difference = _paired_difference(scores, of_baseline, classes)

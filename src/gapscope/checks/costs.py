@@ -14,6 +14,7 @@ from gapscope.base.samples import Samples
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference
 from gapscope.results.outcomes import Finding, Outcome
 from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_features
+from gapscope.statistics.intervals import r_squared_scales
 
 if TYPE_CHECKING:
     from gapscope.checks.context import Context
@@ -68,14 +69,14 @@ def cost_of_labels(
     labels = samples.y.cpu()[rows]
     clean = ~is_flagged
     if samples.kind == "regression":
-        spread = max(float(labels[clean].double().var(0).mean()), 1e-300)
+        scales = _scales(labels[clean])
 
         def kernel_scores(x: Tensor, y: Tensor) -> Tensor:
-            return 1 - _loo_squares(x, y) / spread
+            return 1 - _loo_squares(x, y, scales)
 
         def nearest_scores(x: Tensor, y: Tensor) -> Tensor:
-            errors = (y[find_nearest(x)[1][:, 0]] - y).double()
-            return 1 - errors.square().reshape(len(y), -1).mean(1) / spread
+            errors = (y[find_nearest(x)[1][:, 0]] - y).double().reshape(len(y), -1)
+            return 1 - (errors / scales).square().sum(1)
     else:
 
         def kernel_scores(x: Tensor, y: Tensor) -> Tensor:
@@ -165,8 +166,8 @@ def cost_of_scales(samples: Samples, n_classes: int) -> IntervalEstimate:
     raw = raw - raw.mean(0)
     standardized = sample_features(part)
     if samples.kind == "regression":
-        spread = max(float(labels.double().reshape(len(labels), -1).var(0).mean()), 1e-300)
-        scores = [-_loo_squares(x, labels) / spread for x in (standardized, raw)]
+        scales = _scales(labels)
+        scores = [-_loo_squares(x, labels, scales) for x in (standardized, raw)]
     elif samples.kind == "multi-label":
         scores = [rbf_ridge(x, labels.bool()).correct(labels.bool()) for x in (standardized, raw)]
     else:
@@ -200,9 +201,14 @@ def limit_cost_of_scales(outcomes: Sequence[Outcome], context: Context) -> list[
     return limited
 
 
-def _loo_squares(features: Tensor, targets: Tensor) -> Tensor:
+def _scales(targets: Tensor) -> Tensor:
+    return torch.from_numpy(r_squared_scales(targets.double().numpy()))
+
+
+def _loo_squares(features: Tensor, targets: Tensor, scales: Tensor) -> Tensor:
+    """Return what R^2 of each sample [n] lacks, by an RBF ridge of the others."""
     predicted = rbf_ridge(features, targets).predictions.cpu().double().reshape(len(targets), -1)
-    return (predicted - targets.double().reshape(len(targets), -1)).square().mean(1)
+    return ((predicted - targets.double().reshape(len(targets), -1)) / scales).square().sum(1)
 
 
 def balanced(correct: Tensor, labels: Tensor) -> float:

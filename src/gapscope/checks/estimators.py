@@ -28,7 +28,7 @@ from gapscope.base.samples import Samples
 from gapscope.checks.expected import error_in_words, regression_score
 from gapscope.checks.fixes import Fix
 from gapscope.results.estimate import IntervalEstimate, paired_difference
-from gapscope.statistics.intervals import wilson_interval
+from gapscope.statistics.intervals import r_squared_scales, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 from gapscope.training.randomness import reproducible
 
@@ -212,9 +212,9 @@ class EstimatorScores:
             scores = [fraction_correct(part, labels).tolist() for part in (standardized, raw)]
             return paired_difference(*scores)
         truth = _numbers(labels)
-        variance = max(float(truth.var(0, correction=0).sum()), 1e-300)
+        scales = torch.from_numpy(r_squared_scales(truth.numpy()))
         scores = [
-            (-(_numbers(part) - truth).square().sum(1) / variance).tolist()
+            (-((_numbers(part) - truth) / scales).square().sum(1)).tolist()
             for part in (standardized, raw)
         ]
         return paired_difference(*scores)

@@ -12,7 +12,8 @@ from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.checks.fixes import Fix, Spec, get_setting, take
-from gapscope.checks.trainers import Trainer, constant_scorer, run_seed
+from gapscope.checks.trainers import Scorer, Trainer, constant_scorer, run_seed
+from gapscope.statistics.intervals import r_squared_scales
 
 
 def _halves(samples: Samples, seed: int) -> tuple[Tensor, Tensor]:
@@ -58,10 +59,18 @@ class Splits:
         self._seconds_per_training = 0.0
         self._split = -1
         self._kept: list[tuple[Samples, Samples, Tensor]] = []
-        self.spread = 0.0
+        # units of the residuals of regression targets; None for labels, and for targets of which none varies
+        self.scales: Tensor | None = None
         if samples.kind == "regression":
-            targets = samples.y.cpu().double().reshape(len(samples), -1)
-            self.spread = float(targets.var(0, correction=0).mean())
+            scales = torch.from_numpy(r_squared_scales(samples.y.cpu().double().numpy()))
+            self.scales = scales if bool(scales.isfinite().any()) else None
+
+    def _scores(self, scorer: Scorer, samples: Samples) -> Tensor:
+        """Return the scores of samples [n]: R^2 of regression."""
+        values = scorer(samples).double()
+        if self.scales is not None:
+            return 1 + (values / self.scales / self.scales).sum(1)
+        return values if values.ndim == 1 else values.mean(1)
 
     def constant_score(self, scored: Tensor) -> float:
         """Return the score of the best constant on some samples.
@@ -69,9 +78,8 @@ class Splits:
         Args:
             scored: Indices of samples.
         """
-        values = constant_scorer(self.samples)(take(self.samples, scored)).double()
-        value = float((values * self.weights[scored]).mean())
-        return 1 + value / self.spread if self.spread else value
+        values = self._scores(constant_scorer(self.samples), take(self.samples, scored))
+        return float((values * self.weights[scored]).mean())
 
     def cost(self, fix: Fix | None) -> float:
         """Return the cost of one split, in trainings on all samples."""
@@ -160,11 +168,10 @@ class Splits:
             unseen = replace(unseen, inputs=fix.map_inputs(train, unseen.inputs))
             train = changed
         self.trainings += self.cost(fix) / (2 if self.both else 1)
-        values = self.trainer.run(train, spec, seed, fix)(unseen).double()
-        if self.spread:
-            constant = constant_scorer(train)(unseen)
+        values = self._scores(self.trainer.run(train, spec, seed, fix), unseen)
+        if self.scales is not None:
+            constant = self._scores(constant_scorer(train), unseen)
             # one outlier makes the error of a network arbitrarily large; it counts as one that predicts the mean
             if not float(values.mean()) >= float(constant.mean()):
                 values = constant
-            values = 1 + values / self.spread
         return values

@@ -30,7 +30,7 @@ from gapscope.training.loop import train
 
 # Keyword settings of a training function that fixes change.
 SETTINGS = ("learning_rate", "epochs", "batch_size", "weight_decay", "width")
-# Scores of samples by a trained network, [n], see `sample_scores`.
+# Scores of samples by a trained network, [n] ([n, k] of regression), see `sample_scores`.
 Scorer = Callable[[Samples], Tensor]
 
 
@@ -51,8 +51,8 @@ def has_diverged(network: nn.Module) -> bool:
 def sample_scores(samples: Samples, outputs: Tensor) -> Tensor:
     """Return the score of each sample [n] on the CPU: the larger, the better.
 
-    1 or 0 for one class per sample, the fraction of several labels or positions that is right, and minus the mean
-    squared error of regression targets.
+    1 or 0 for one class per sample, the fraction of several labels or positions that is right, and minus the squared
+    error of each target of regression [n, k].
 
     Args:
         samples: Samples with targets.
@@ -64,7 +64,7 @@ def sample_scores(samples: Samples, outputs: Tensor) -> Tensor:
         residuals = outputs.double().reshape(len(targets), -1) - targets.double().reshape(
             len(targets), -1
         )
-        return -residuals.square().mean(1)
+        return -residuals.square()
     correct = samples.task.correct(outputs, targets).double().reshape(len(targets), -1)
     if samples.kind != "positions":
         return correct.mean(1)

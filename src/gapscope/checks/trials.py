@@ -375,7 +375,7 @@ def _nothing_learned(splits: Splits, scored: Tensor, score: float) -> str:
     if samples.is_classification and len(samples.y.cpu()[scored].unique()) < 2:
         raise NotMeasurable("all labels are of one class: there is nothing to learn")
     constant = splits.constant_score(scored)
-    if splits.spread:
+    if splits.scales is not None:
         # R^2 of new samples by the mean of the others is 0 up to the error of the mean
         constant = 0.01
         name = "the mean"

@@ -8,6 +8,7 @@ Common parameters:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gapscope.base.samples import Samples
+from gapscope.statistics.intervals import r_squared_scales
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
     Columns,
@@ -137,20 +139,36 @@ def target_matrix(targets: Targets, n_classes: int | None = None) -> Columns:
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
 
 
+def fitted_units(targets: Tensor) -> Tensor:
+    """Return the units in which several targets of regression [n, k] are fitted at once: their standard deviations.
+
+    One regularization serves all targets; in their own units those of a large scale would choose it. Ones for a single
+    target and for labels.
+
+    Args:
+        targets: Targets, or labels.
+    """
+    if not targets.is_floating_point() or targets.ndim < 2 or targets.shape[1] < 2:
+        return torch.ones(1, dtype=torch.float64, device=targets.device)
+    scales = torch.from_numpy(r_squared_scales(targets.cpu().numpy())).to(targets.device)
+    return torch.where(scales.isfinite(), scales, 1.0)
+
+
 def scored_row(
     method: str, uses: str, predictions: Tensor, targets: Tensor, groups: Groups | None = None
 ) -> LooRow:
-    """Return a row with its accuracy, or with R^2 against the leave-one-out mean."""
+    """Return a row with its accuracy, or with R^2 against the leave-one-out mean (of several targets, their mean)."""
     row = LooRow(method, uses, float("nan"), predictions, groups)
     if not targets.is_floating_point():
         return replace(row, score=float(row.correct(targets).double().mean()))
     truth = target_matrix(targets)
+    scales = r_squared_scales(truth.cpu().numpy())
+    if not math.isfinite(min(scales)):
+        return row
     n = len(targets)
     # a sample's residual from the mean of all others is n / (n - 1) times that from the mean of all
-    of_mean = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
-    if float(of_mean):
-        return replace(row, score=float(1 - (predictions - truth).square().sum() / of_mean))
-    return row
+    residuals = (predictions - truth).cpu() * ((n - 1) / n) / torch.from_numpy(scales)
+    return replace(row, score=1 - float(residuals.square().sum(1).mean()))
 
 
 def most_frequent_class(targets: Targets, n_classes: int | None = None) -> LooRow:
@@ -275,7 +293,8 @@ def kernel_row(
 ) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest squared error of held-out predictions."""
     encoded = target_matrix(targets, n_classes).to(kernel.device)
-    predictions = held_out_predictions(kernel, encoded, groups)
+    units = fitted_units(targets).to(kernel.device)
+    predictions = held_out_predictions(kernel, encoded / units, groups) * units
     return scored_row(method, uses, predictions, targets.to(kernel.device), groups)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from jaxtyping import Float, Int
@@ -17,6 +17,8 @@ Array = numpy.ndarray
 Clusters = Int[Array, " n"]
 # counts of each item in each bootstrap resample
 Weights = Float[Array, "b n"]
+# Less spread than this part of the largest value is rounding in float64, as in `gapscope.base.precision`.
+CONSTANT = 1e-12
 
 
 def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Weights:
@@ -188,14 +190,36 @@ def wilson_interval(fraction: float, n: float, level: float = 0.9) -> tuple[floa
     return low, high
 
 
+def r_squared_scales(targets: Any) -> Float[Array, " k"]:
+    r"""Return what residuals are divided by, so that $1 - \sum_j (r_{ij} / s_j)^2$ is the R² of sample i.
+
+    R² of several targets is the mean over them, as the uniform average of scikit-learn, which does not depend on their
+    units: $s_j$ is the standard deviation times the root of the number of targets. A target that is constant up to
+    rounding has no R² (scikit-learn gives it 0 or 1) and is not counted: its scale is infinite.
+
+    Args:
+        targets: Targets [n, ...].
+
+    >>> r_squared_scales([[0.0, 5, 0], [2, 5, 20]]) ** 2
+    array([  2.,  inf, 200.])
+    """
+    values = numpy.asarray(targets, dtype=float)
+    values = values.reshape(len(values), -1)
+    largest = numpy.abs(values).max(0, initial=0.0)
+    unit = numpy.array([power_of_two(float(each)) for each in largest])
+    deviations = (values / unit).std(0)
+    is_constant = ~(deviations > CONSTANT)
+    counted = max(int((~is_constant).sum()), 1)
+    return numpy.where(is_constant, numpy.inf, deviations * math.sqrt(counted) * unit)
+
+
 def r_squared_interval(
     predictions: Float[Array, "n k"], targets: Float[Array, "n k"], level: float = 0.9
 ) -> tuple[float, float, float]:
     r"""Return $R^2$ and the ends of its interval, by the delta method.
 
-    Errors and variances are summed over all targets, so that those of a large scale count most. The interval is normal,
-    with the standard error of the ratio of the mean squared error to the variance, and at most 1. NaN for targets that
-    do not vary.
+    That of several targets is the mean over them (`r_squared_scales`). The interval is normal, with the standard error
+    of the ratio of the mean squared error to the variance, and at most 1. NaN for targets that do not vary.
 
     Args:
         predictions: Predictions, of samples that they were not fitted to.
@@ -207,16 +231,16 @@ def r_squared_interval(
     (1.0, 1.0, 1.0)
     """
     targets = numpy.asarray(targets, dtype=float)
-    deviations = targets - targets.mean(0)
-    unit = power_of_two(float(numpy.abs(deviations).max(initial=0.0)))
-    errors = (((targets - predictions) / unit) ** 2).sum(1)
-    variances = ((deviations / unit) ** 2).sum(1)
-    if not variances.mean() > 0:
+    scales = r_squared_scales(targets)
+    if not numpy.isfinite(scales).any():
         return math.nan, math.nan, math.nan
-    ratio = errors.mean() / variances.mean()
-    influence = (errors - ratio * variances) / variances.mean()
+    errors = ((targets - predictions) / scales) ** 2
+    variances = ((targets - targets.mean(0)) / scales) ** 2
+    counted = int(numpy.isfinite(scales).sum())
+    ratios = errors.mean(0) * counted
+    influence = (errors - ratios * variances).sum(1)
     reach = normal_quantile(level) * float(influence.std()) / math.sqrt(len(targets))
-    value = 1 - float(ratio)
+    value = 1 - float(errors.mean(0).sum())
     return value, value - reach, min(value + reach, 1.0)
 
 
