@@ -8,8 +8,10 @@ import numpy
 import pandas
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 import gapscope as gs
+from gapscope.accuracy.row_selection import as_rows
 from gapscope.base.errors import InvalidInput
 from gapscope.base.foreign_data import as_frame, hashed_words, with_spaces
 from gapscope.base.samples import as_samples
@@ -117,3 +119,34 @@ def test_letter_pairs_are_words_where_a_script_has_no_spaces() -> None:
     assert with_spaces("本 กิน").split() == ["本", "กน"]
     first, second, other = hashed_words(["今日は雨です", "明日は雨です", "コーヒーが好き"])
     assert float(first @ second) > 0.3 > abs(float(first @ other))
+
+
+SPARSE_LABELS: dict[str, Any] = {
+    "integers": numpy.arange(60)[:, None] % 3,
+    "small integers": (numpy.arange(60)[:, None] % 3).astype("int8"),
+    "booleans": numpy.arange(60)[:, None] % 3 == 1,
+    "one-hot": numpy.eye(3, dtype=int)[numpy.arange(60) % 3],
+    "amounts": numpy.sin(numpy.arange(60.0))[:, None] + 1e6,
+}
+
+
+@pytest.mark.parametrize("kind", SPARSE_LABELS)
+def test_sparse_labels_keep_their_type(kind: str) -> None:
+    labels = SPARSE_LABELS[kind]
+    x = numpy.random.default_rng(0).normal(size=(60, 3))
+    sparse: Any = csr_array(labels)
+    for data in ((x, sparse), {"x": x, "label": sparse}):
+        found, expected = as_samples(data, is_exact=True), as_samples((x, labels), is_exact=True)
+        assert found.kind == expected.kind and torch.equal(found.y, expected.y)
+    rows = as_rows((x, sparse)).targets
+    assert numpy.array_equal(numpy.reshape(rows, labels.shape), labels)
+
+
+def test_sparse_inputs_keep_their_digits() -> None:
+    x = 1e6 + numpy.random.default_rng(0).normal(size=(60, 3)) / 100
+    y = numpy.arange(60) % 3
+    exact = as_samples((x, y), is_exact=True)
+    found = as_samples((csr_array(x), y), is_exact=True)
+    assert torch.equal(found.inputs, exact.inputs) and found.inputs.dtype == torch.float64
+    counts = as_samples((csr_array((x > 1e6).astype(int)), y))
+    assert counts.inputs.dtype == torch.float32

@@ -21,7 +21,7 @@ from gapscope.base.columns import (
     library_of,
 )
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.base.foreign_data import as_frame
+from gapscope.base.foreign_data import as_frame, dense_labels
 from gapscope.base.label_numbers import check_no_missing_marks, notes_on_class_names
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
@@ -226,7 +226,7 @@ def _as_rows(data: Any) -> Rows:
         return Rows(inputs_of(samples), samples.y, samples.notes, kept, samples.n_rows)
     if not is_list_or_tuple(data) or len(data) != 2:
         raise InvalidInput(f"data must be {ROWS}; got {type(data).__name__}. Pass (x, y).")
-    x, y = data
+    x, y = data[0], dense_labels(data[1])
     check_same_length("inputs", n_rows(x), "targets", n_rows(y))
     check_row_order(x, y)
     return Rows(x, y, tuple(row_number_note(x)))

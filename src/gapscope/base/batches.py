@@ -27,7 +27,14 @@ from gapscope.base.columns import (
 )
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_file_paths
-from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words, text_keys_of
+from gapscope.base.foreign_data import (
+    HASHED,
+    LABEL_NAMES,
+    TEXTS_READ,
+    as_texts,
+    hashed_words,
+    text_keys_of,
+)
 from gapscope.base.label_copies import is_copy_of, note_on_copies
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
@@ -36,7 +43,6 @@ from gapscope.base.user_data import PICTURES, batches_of
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 MAX_STREAMED = 500_000
 """Samples after which a stream of unknown length counts as endless: more than one reads into memory by mistake."""
-LABEL_NAMES = ("labels", "label", "targets", "target", "y")
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
     "a Dataset, a list of samples (x, y) or a DataLoader"

@@ -22,6 +22,9 @@ from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 TEXT_COLUMNS = 4096
 """Columns of hashed words: with 10,000 different words and pairs of words in use, few columns are shared by many."""
 
+LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+"""Names of the column of the labels in a mapping, the first that it has."""
+
 HASHED = (
     f"frequencies of words and pairs of words, hashed to {TEXT_COLUMNS:,} columns. Embeddings of a language model are "
     "better features: gapscope.embed."
@@ -31,15 +34,30 @@ TOKENIZE = "Tokenize them first, as in training: pass (tokenizer(texts, return_t
 """Advice about texts for a network."""
 
 
-def _dense(value: Any) -> Any:
-    """Return a sparse matrix of SciPy as an array."""
-    n_bytes = 4 * value.shape[0] * value.shape[1]
-    if n_bytes > MAX_BYTES:
+def _dense(value: Any, *, are_labels: bool) -> Any:
+    """Return a sparse matrix of SciPy as an array; inputs in floating point, labels in their own type."""
+    size = value.shape[0] * value.shape[1]
+    if 4 * size > MAX_BYTES:
         raise InvalidInput(
-            f"A sparse matrix is read as a dense one; {list(value.shape)} would take {n_bytes / 2**30:.0f} GiB. Reduce "
-            "its columns first: sklearn.decomposition.TruncatedSVD(256).fit_transform(x)."
+            f"A sparse matrix is read as a dense one; {list(value.shape)} would take {4 * size / 2**30:.0f} GiB. "
+            "Reduce its columns first: sklearn.decomposition.TruncatedSVD(256).fit_transform(x)."
         )
-    return value.astype("float32").toarray()
+    if are_labels or value.dtype == "float32":
+        return value.toarray()
+    # digits that float32 lacks, where there is room
+    return value.astype("float64" if 8 * size <= MAX_BYTES else "float32").toarray()
+
+
+def dense_labels(value: Any) -> Any:
+    """Return labels in a sparse matrix of SciPy as an array, [n] for one column; other labels as they are.
+
+    Args:
+        value: Labels in any form.
+    """
+    if library_of(value) != "scipy" or not hasattr(value, "toarray"):
+        return value
+    labels = _dense(value, are_labels=True)
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
 def as_texts(value: Any) -> list[str] | None:
@@ -246,11 +264,19 @@ def hashed_words(texts: Any) -> WordFrequencies:
     return words
 
 
-def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
-    """Return inputs or labels in a form that `gapscope.base.containers` reads, with notes."""
+def _convert(
+    value: Any, *, are_inputs: bool = False, are_labels: bool = False
+) -> tuple[Any, list[str]]:
+    """Return inputs or labels in a form that `gapscope.base.containers` reads, with notes.
+
+    Args:
+        value: Columns of data.
+        are_inputs: Whether texts are the inputs.
+        are_labels: Whether numbers keep their type.
+    """
     library = library_of(value)
     if library == "scipy" and hasattr(value, "toarray"):
-        return _dense(value), ["A sparse matrix was read as a dense one."]
+        return _dense(value, are_labels=are_labels), ["A sparse matrix was read as a dense one."]
     converted = as_frame(value)
     if converted is not value and library == "pandas":
         return converted, []
@@ -279,7 +305,7 @@ def convert_foreign(data: Any) -> tuple[Any, list[str]]:
         data = as_pair(data)
     if is_list_or_tuple(data) and len(data) == 2:
         x, x_notes = _convert(data[0], are_inputs=True)
-        y, y_notes = _convert(data[1], are_inputs=False)
+        y, y_notes = _convert(data[1], are_labels=True)
         if x is not data[0] and not hasattr(data[0], "iloc"):
             x = _with_index_of(x, data[1])
         if y is not data[1] and not hasattr(data[1], "iloc"):
@@ -288,8 +314,10 @@ def convert_foreign(data: Any) -> tuple[Any, list[str]]:
         is_changed = x is not data[0] or y is not data[1]
         return ((x, y) if is_changed else data), notes
     if is_mapping(data):
-        parts = {name: _convert(part, are_inputs=False) for name, part in data.items()}
+        parts = {
+            name: _convert(part, are_labels=name in LABEL_NAMES) for name, part in data.items()
+        }
         notes = [note for _, part_notes in parts.values() for note in part_notes]
         is_changed = any(part is not data[name] for name, (part, _) in parts.items())
         return ({name: part for name, (part, _) in parts.items()} if is_changed else data), notes
-    return _convert(data, are_inputs=False)
+    return _convert(data)
