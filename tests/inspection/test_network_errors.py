@@ -74,3 +74,23 @@ def test_a_network_that_returns_arrays_is_told_to_return_tensors() -> None:
 
     with pytest.raises(InvalidInput, match="got a numpy array"):
         gs.measure(Arrays(5, 3), (torch.randn(8, 5), torch.arange(8) % 3))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda network: gs.measure(network, (X, Y), "margin_signature"),
+        lambda network: gs.functional.ntk_trace(network, X),
+        lambda network: gs.embed(network, X),
+        lambda network: gs.GradientSimilarityPenalty(1.0)(network, X),
+        lambda network: gs.measure(network[0], (X, Y)),
+    ],
+    ids=["margin_signature", "ntk_trace", "embed", "penalty", "outermost"],
+)
+def test_a_compiled_module_is_named_as_what_it_is(call: Callable[[Any], Any]) -> None:
+    compiled: Any = torch.jit.script(nn.Linear(4, 3))
+    network = nn.Sequential(compiled, nn.ReLU(), nn.Linear(3, 2))
+    with pytest.raises(InvalidInput, match=r"ScriptModule, .*must be an nn\.Module"):
+        call(network)
+    assert gs.measure(network, (X, Y), "accuracy").values()  # needs no hooks

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.input_checks import has_finite_sum
+from gapscope.inspection.network_errors import scripted_message
 
 
 def _held_by(holder: Any) -> str:
@@ -139,10 +140,7 @@ def check_whole(network: nn.Module) -> None:
 def check_hookable(network: nn.Module) -> None:
     """Raise for layers that run no hooks, and for weights that are in parts, or without sizes or values."""
     if isinstance(network, torch.jit.ScriptModule):
-        raise InvalidInput(
-            f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
-            "Pass the module from which it was compiled."
-        )
+        raise InvalidInput(scripted_message(type(network).__name__))
     if any(map(_is_exported, network.modules())):
         raise InvalidInput(
             f"Got the {type(network).__name__} of a program of torch.export, whose layers run no hooks; network must "

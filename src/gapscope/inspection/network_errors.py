@@ -76,6 +76,18 @@ def dtype_mismatch_message(error: BaseException) -> str:
     )
 
 
+def scripted_message(name: str) -> str:
+    """Return the message for a module that TorchScript has compiled.
+
+    Args:
+        name: Name of its class.
+    """
+    return (
+        f"Got a {name}, whose layers run no hooks; network must be an nn.Module, and so must its modules. Pass the "
+        "module from which it was compiled."
+    )
+
+
 def _raising_module(error: BaseException) -> nn.Module | None:
     """Return the module that gapscope called and that raised an error; None if the error is not the network's own."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -96,7 +108,7 @@ def explained_errors() -> Iterator[None]:
     """Convert errors of torch about types and derivatives, and those of the network's own code, into gapscope's.
 
     Raises:
-        InvalidInput: The inputs have another type than the weights.
+        InvalidInput: The inputs have another type than the weights, or TorchScript has compiled a module.
         ReplaceLayer: A layer has no second derivatives.
         NetworkFailed: The network raised.
     """
@@ -117,6 +129,8 @@ def explained_errors() -> Iterator[None]:
         # ids without an embedding are explained where the user's call ends
         is_explained = str(error) == NO_EMBEDDING or is_out_of_memory(error)
         module = _raising_module(error)
+        if module is not None and "not supported on ScriptModules" in str(error):
+            raise InvalidInput(scripted_message(type(module).__name__)) from error
         if module is None or is_explained:
             raise
         if "more than 1 value per channel when training" in str(error):

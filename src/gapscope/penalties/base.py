@@ -298,7 +298,8 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
         inputs = batch.inputs
         observations = []
         for penalty in penalties:
-            inputs, observed = stack.enter_context(penalty.observe(batch.network, inputs))
+            with explained_errors():
+                inputs, observed = stack.enter_context(penalty.observe(batch.network, inputs))
             observations.append(observed)
             if isinstance(observed, Tape):
                 observed.outputs_of = batch.outputs_of
