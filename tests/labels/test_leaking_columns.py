@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pandas
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
@@ -171,3 +172,11 @@ def test_gaps_belong_to_the_rows_with_a_label() -> None:
     frame["y"] = y.where(rng.random(120) < 0.8, -100)
     (finding,) = gs.check(None, frame, target="y", only=["GS107"]).findings
     assert "by its missing values" in finding.evidence
+
+
+def test_columns_that_predict_less_than_the_mean_are_no_error() -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = gs.Samples(
+        torch.randn(80, 2, generator=generator), torch.randn(80, 1, generator=generator)
+    )
+    assert find_leaking_columns(samples).score < 0.5

@@ -316,7 +316,9 @@ def find_leaking_columns(
     scores = [_alone(x[:, list(indices)], targets) for indices in columns]
     by_gaps: set[tuple[int, ...]] = set()
     for k, indices in enumerate(columns):
-        score = _alone(missing[indices], targets) if indices in missing else 0.0
+        if indices not in missing:
+            continue
+        score = _alone(missing[indices], targets)
         if score > scores[k]:
             scores[k] = score
             by_gaps.add(indices)
