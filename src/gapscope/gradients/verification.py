@@ -206,26 +206,24 @@ def _squares(gradients: list[Tensor | None]) -> Tensor:
 
 
 def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int, n_cotangents: int) -> bool:
-    """Return whether the gradient of one sample's squared norm, summed over cotangents, differs from autograd's."""
+    """Return whether the gradient of one sample's squared norm differs from plain autograd's."""
     generator = torch.Generator().manual_seed(seed)
-    cotangents = torch.randn(n_cotangents, *outputs.shape, generator=generator).to(outputs)
+    cotangent = torch.randn(outputs.shape, generator=generator).to(outputs)
+    # multiples m u of one cotangent: the squares |m J^T u|^2 are those of u, times m^2, in a single pass of autograd
+    multiples = torch.arange(1, n_cotangents + 1).to(outputs)
+    cotangents = multiples[:, None, None] * cotangent
     sample = int(torch.randint(tape.n, (1,), generator=generator))
     parts, uncovered = tape.contributions_per_call(outputs, cotangents, create_graph=True)
     sources = [tape.substituted[parameter] for parameter in tape.parameters.values()]
     compared = [tape.substituted[p] for name, p in tape.parameters.items() if name not in uncovered]
-    selected = torch.zeros_like(cotangents)
-    selected[:, sample] = cotangents[:, sample]
-    # |J_i^T u_i|^2 of sample i by autograd, one cotangent after the other, and by layers, and the gradient of each
-    by_autograd = [
-        gradient
-        for row in selected.split(1)
-        for gradient in gradients_at([outputs], compared, [row], create_graph=True)
-    ]
+    selected = torch.zeros_like(cotangent)
+    selected[sample] = cotangent[sample]
+    # |J_i^T u_i|^2 of sample i by autograd and by layers, and the gradient of each
+    by_autograd = gradients_at([outputs], compared, [selected[None]], create_graph=True)
     if not parts or all(gradient is None for gradient in by_autograd):
         return False
-    by_layers = torch.stack(
-        [part.square_norms()[sample] for part in merge_contributions(parts).values()]
-    ).sum()
+    squares = [part.square_norms()[sample] for part in merge_contributions(parts).values()]
+    by_layers = torch.stack(squares).sum() / multiples.square().sum()
     try:
         expected = _gradient(_squares(by_autograd), sources)
     except RuntimeError:  # torch cannot differentiate this network twice
