@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pandas
@@ -13,6 +14,13 @@ import torch
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import as_samples
+from gapscope.data.frames import encode_inputs
+from gapscope.data.named_columns import (
+    column_by_name,
+    labelled_table,
+    lacks_labels,
+    named_columns,
+)
 from gapscope.data.table_targets import split_frame
 
 TEXTS = [f"good text {k % 7} {'fine' if k % 2 else 'bad'} {k}" for k in range(60)]
@@ -44,17 +52,17 @@ def forms() -> dict[str, Any]:
 
 def test_every_form_is_read_as_the_frame(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("sample,label\n0,b\n")
-    pair = (FRAME[["text"]], FRAME["intent"])
-    expected = gs.apply_label_corrections(pair, tmp_path / "list.csv")
+    corrected = ["b", *INTENTS[1:]]
+    expected = as_samples((TEXTS, corrected))
     ranked = gs.find_label_issues(None, FRAME, target="intent", time_budget=1)
     for name, data in forms().items():
         read = gs.apply_label_corrections(data, tmp_path / "list.csv", target="intent")
-        if hasattr(read, "iloc"):  # tables come back as tables
-            assert read["text"].tolist() == TEXTS, name
-            assert read["intent"].tolist() == ["b", *INTENTS[1:]], name
+        if isinstance(read, gs.Samples):
+            assert torch.equal(read.inputs, expected.inputs), name
+            assert torch.equal(read.y, expected.y) and read.class_names == ("a", "b"), name
             continue
-        assert torch.equal(read.inputs, expected.inputs), name
-        assert torch.equal(read.y, expected.y) and read.class_names == ("a", "b"), name
+        frame = pandas.DataFrame(read)  # columns come back as columns, rows as rows
+        assert frame["text"].tolist() == TEXTS and frame["intent"].tolist() == corrected, name
     found = gs.find_label_issues(None, forms()["rows"], target="intent", time_budget=1)
     assert torch.equal(found.indices, ranked.indices) and found.notes == ranked.notes
 
@@ -110,3 +118,34 @@ def test_a_column_of_numbers_beside_texts(column: str, kind: Any) -> None:
     data = {"text": TEXTS, column: kind([*range(60)]), "label": INTENTS}
     samples = as_samples(data)
     assert samples.inputs.shape == (60, 4096) and f"{column}: omitted" in " ".join(samples.notes)
+
+
+class Drawn(torch.utils.data.Dataset[Any]):
+    """Samples that draw from all global random states, as augmentations do."""
+
+    def __init__(self, *, has_columns: bool) -> None:
+        self.has_columns = has_columns
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, row: int) -> Any:
+        noise = float(torch.rand(())) + random.random() + float(numpy.random.rand())
+        if self.has_columns:
+            return {"x": row + noise, "label": row % 2}
+        return torch.tensor([row + noise, noise]), row % 2
+
+
+@pytest.mark.parametrize("has_columns", [True, False])
+def test_reading_names_moves_no_random_state(has_columns: bool) -> None:
+    data = Drawn(has_columns=has_columns)
+    before = torch.get_rng_state(), numpy.random.get_state(legacy=False), random.getstate()
+    for read in (labelled_table, named_columns, lacks_labels, encode_inputs):
+        read(data)
+    if has_columns:
+        column_by_name(data, "label")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    state = cast("Any", numpy.random.get_state(legacy=False))["state"]
+    assert numpy.array_equal(state["key"], cast("Any", before[1])["state"]["key"])
+    assert state["pos"] == cast("Any", before[1])["state"]["pos"]
+    assert random.getstate() == before[2]

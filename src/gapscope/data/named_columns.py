@@ -13,6 +13,7 @@ from gapscope.base.columns import is_number, library_of, stack_columns
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.own_classes import own_class_names
+from gapscope.base.random_streams import kept_random_states
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
 from gapscope.base.user_data import is_stream, read_sample
@@ -37,6 +38,7 @@ def _of_hugging_face(data: Any) -> dict[str, Any]:
     return dict(data.with_format(None)[:])
 
 
+@kept_random_states()
 def named_columns(data: Any) -> dict[str, Any] | None:
     """Return the columns of data that name them, each with one value per sample; None for other data.
 
@@ -85,6 +87,7 @@ def _names_without_reading(data: Any) -> list[str]:
     return [str(name) for name in data] if is_mapping(data) else []
 
 
+@kept_random_states()
 def labelled_table(data: Any) -> Any:
     """Return the pair (frame, labels) of data that name numbers or texts and labels; other data unchanged.
 
@@ -114,6 +117,7 @@ def labelled_table(data: Any) -> Any:
     return column_by_name(data, label)
 
 
+@kept_random_states()
 def lacks_labels(data: Any) -> str:
     """Return the sentences about data of named columns of which none has a name for labels; empty for other data.
 
@@ -197,6 +201,7 @@ def _labels_of(data: Any, target: str, values: Any) -> Any:
     return pandas.Categorical([names[code] for code in values], categories=list(names))
 
 
+@kept_random_states()
 def column_by_name(data: Any, target: str | int) -> tuple[Any, Any]:
     """Return the inputs, and the labels or targets in the column of a name.
 
