@@ -29,6 +29,7 @@ import gapscope as gs
 from gapscope.accuracy.subset_designs import folds
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.randomness import derive_seed
+from gapscope.labels.prediction_columns import to_values
 from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
 from gapscope.statistics.calibration import fit_calibration
 from gapscope.training.alarms.canaries import CanaryAlarm
@@ -601,3 +602,27 @@ def test_groups_of_near_copies_are_noted_for_estimators(form: str) -> None:
         assert any("several near copies" in note for note in function(estimator, (x, y)).notes)
         grouped = function(estimator, (x, y), groups=group)
         assert not any("several near copies" in note for note in grouped.notes)
+
+
+def test_names_of_classes_hide_no_column_of_the_table() -> None:
+    x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    names = np.array(["given label", "sample", "given label (2)"])[y.numpy()]
+    result = gs.out_of_sample(None, (x, names))
+    table = result.to_pandas()
+    assert list(table.columns) == [*result.classes, "given label (3)"]
+    assert (table.iloc[:, :3].to_numpy() == result.predictions).all()
+    assert table["given label (3)"].tolist() == names.tolist()
+    by_table = gs.find_label_issues(data=(x, names), pred_probs=table)
+    by_result = gs.find_label_issues(data=(x, names), pred_probs=result)
+    assert by_table.to_pandas().equals(by_result.to_pandas())
+
+
+def test_names_of_labels_hide_no_column_of_the_table() -> None:
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    frame = pandas.DataFrame((x > 0).int().numpy(), columns=["a", "given a"])
+    result = gs.out_of_sample(None, (x, frame))
+    table = result.to_pandas()
+    assert list(table.columns) == ["a", "given a", "given a (2)", "given given a"]
+    assert (table[["given a (2)", "given given a"]].to_numpy() == frame.to_numpy()).all()
+    assert (to_values(table).numpy() == result.predictions).all()

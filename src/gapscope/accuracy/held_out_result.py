@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gapscope.base.arrays import tensor_of
+from gapscope.labels.prediction_columns import GIVEN, free_name, given_names
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import percent
 from gapscope.results.result import axes_or_new, to_builtin
@@ -107,7 +108,8 @@ class HeldOutPredictions(Answer):
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per sample: a column per class or target, and the given label or targets.
 
-        The index has the row numbers of the data that were passed.
+        The index has the row numbers of the data that were passed. A column of the table whose name a class has as well
+        gets a number, such as "given label (2)".
         """
         import pandas
 
@@ -121,13 +123,12 @@ class HeldOutPredictions(Answer):
             else:
                 places = ["row", "column"]
             for number, name in enumerate(["sample", *places]):
-                table.insert(number, name, self.positions[:, number])
+                table.insert(number, free_name(name, names), self.positions[:, number])
         if self.task in ("classification", "positions"):
-            table["given label"] = [self.classes[number] for number in self.targets]
+            labels = [self.classes[number] for number in self.targets]
+            table.insert(table.shape[1], free_name(GIVEN, list(table)), labels)
             return table
-        given = pandas.DataFrame(
-            self.targets, columns=[f"given {name}" for name in names], index=self.rows
-        )
+        given = pandas.DataFrame(self.targets, columns=given_names(names), index=self.rows)
         return pandas.concat([table, given], axis=1)
 
     def _content(self) -> dict[str, Any]:

@@ -33,11 +33,12 @@ def _rows(result: HeldOutPredictions) -> list[dict[str, Any]]:
 
 def _write(result: HeldOutPredictions, path: Path) -> None:
     """Write a CSV file: row number, a column per class or target, and the given label or targets."""
+    from gapscope.labels.prediction_columns import free_name
     from gapscope.results.csv_files import write_csv
 
     table = result.to_pandas()
     if result.positions is None:
-        table.insert(0, "sample", table.index, allow_duplicates=True)  # a class may have this name
+        table.insert(0, free_name("sample", list(table)), table.index)
     write_csv(path, table)
     print_lines(f"written: {path}", err=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,49 @@ GIVEN = "given label"
 MIN_ERRORS = 3
 
 
+def free_name(name: str, taken: Collection[Any]) -> str:
+    """Return a name that no column has: the name itself, or with a number.
+
+    Args:
+        name: The name.
+        taken: Names of columns, such as those of classes.
+
+    >>> [free_name("given label", ["cat", "given label"]), free_name("sample", ["cat"])]
+    ['given label (2)', 'sample']
+    """
+    result = name
+    number = 1
+    while result in taken:
+        number += 1
+        result = f"{name} ({number})"
+    return result
+
+
+def given_names(names: Sequence[Any]) -> list[str]:
+    """Return a name for the given values of each target, which no other column has.
+
+    Args:
+        names: Names of the targets.
+    """
+    result: list[str] = []
+    for name in names:
+        result.append(free_name(f"given {name}", [*names, *result]))
+    return result
+
+
+def _is_given(columns: list[Any]) -> list[bool]:
+    """Return which columns of a table of `gapscope.out_of_sample` hold labels or targets, no predictions."""
+    half = len(columns) // 2
+    if columns and columns[-1] == free_name(GIVEN, columns[:-1]):
+        n_given = 1
+    elif columns[half:] == given_names(columns[:half]):
+        n_given = half
+    else:  # columns in another order
+        given = {GIVEN, *(f"given {name}" for name in columns)}
+        return [name in given for name in columns]
+    return [False] * (len(columns) - n_given) + [True] * n_given
+
+
 def to_values(predictions: Any) -> Tensor:
     """Return probabilities or predicted targets as a tensor in float64, without gradients.
 
@@ -37,9 +80,18 @@ def to_values(predictions: Any) -> Tensor:
     if isinstance(predictions, Tensor):
         return predictions.detach().double().cpu()
     columns = list(getattr(predictions, "columns", ()))
-    given = {GIVEN, *(f"given {name}" for name in columns)}
-    if not given.isdisjoint(columns):
-        predictions = predictions[[name for name in columns if name not in given]]
+    is_given = _is_given(columns)
+    if any(is_given):
+        rest = [i for i, given in enumerate(is_given) if not given]
+        if hasattr(predictions, "iloc"):
+            predictions = predictions.iloc[:, rest]
+        else:
+            predictions = predictions[[columns[i] for i in rest]]
+    return _to_numbers(predictions)
+
+
+def _to_numbers(predictions: Any) -> Tensor:
+    """Return a table of predictions, all columns of it."""
     try:
         return torch.from_numpy(np.array(predictions, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -233,7 +285,8 @@ def _match_classes(pred_probs: Any, samples: Samples) -> tuple[Any, tuple[str, .
         return _unnamed_in_order(pred_probs, labels, samples)
     if names:
         _check_named(texts, [names[k] for k in occurring], names, "class")
-        others = [k for k, text in enumerate(texts) if text not in names and text != GIVEN]
+        is_given = _is_given(columns)
+        others = [k for k, text in enumerate(texts) if text not in names and not is_given[k]]
         own = [texts.index(name) if name in texts else None for name in names]
         return _with_columns(pred_probs, [*own, *others]), ()
     if numbers is None or not set(occurring) <= set(numbers):
@@ -293,8 +346,9 @@ def _with_columns(pred_probs: Any, chosen: Sequence[int | None]) -> Any:
     if held is not None or isinstance(pred_probs, Tensor):
         values = to_values(pred_probs)[:, kept]
     else:
-        columns = list(pred_probs.columns)
-        values = to_values(pred_probs[[columns[k] for k in kept]])
+        values = _to_numbers(
+            pred_probs.iloc[:, kept]
+        )  # a class may have the name of another column
     result = values.new_zeros(len(values), len(chosen))
     result[:, [place for place, k in enumerate(chosen) if k is not None]] = values
     if held is None:
