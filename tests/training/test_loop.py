@@ -512,6 +512,48 @@ def test_on_batch_receives_every_sample_once_per_epoch_with_its_outputs() -> Non
     assert torch.allclose(outputs, expected)
 
 
+def test_on_batch_receives_row_numbers_also_if_labels_are_missing() -> None:
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 3
+    y[::5] = -100
+    network, outputs = nn.Linear(4, 3), torch.full((40, 3), torch.nan)
+    expected = network(x).detach()
+
+    def on_batch(rows: torch.Tensor, found: torch.Tensor) -> None:
+        outputs[rows] = found
+
+    spec = TrainingSpec(learning_rate=1e-12, batch_size=8, epochs=1)
+    train(network, (x, y), spec, on_batch=on_batch)
+    assert torch.allclose(outputs[y >= 0], expected[y >= 0], atol=1e-6)
+    assert bool(outputs[y < 0].isnan().all())
+
+
+@pytest.mark.parametrize(
+    ("n", "batch_size", "sizes"),
+    [(5, 1, [1] * 5), (51, 10, [10] * 4 + [11]), (52, 10, [10] * 5 + [2]), (1, 10, [1])],
+)
+def test_the_schedule_counts_the_batches_of_an_epoch(
+    n: int, batch_size: int, sizes: list[int]
+) -> None:
+    spec = TrainingSpec(
+        epochs=1, batch_size=batch_size, learning_rate=0.05, schedule="cyclical",
+        schedule_epochs=1, schedule_factor=0.5,
+    )  # fmt: skip
+    network, found, steps = nn.Linear(1, 1, bias=False), list[int](), list[float]()
+    nn.init.zeros_(network.weight)
+
+    def on_batch(rows: torch.Tensor, outputs: torch.Tensor) -> None:
+        found.append(len(rows))
+        steps.append(network.weight.item())
+
+    x, y = torch.ones(n, 1), torch.full((n, 1), 2.0)
+    train(network, Samples(x, y), spec, on_batch=on_batch)
+    assert found == sizes
+    # the gradient of (w - 2)^2 is 2 (w - 2): batch k of K multiplies 2 - w by 1 - 2 r, r = 0.025 (1 + k / K)
+    rest = torch.tensor([1 - 0.05 * (1 + k / len(sizes)) for k in range(len(sizes))]).cumprod(0)
+    assert [1 - step / 2 for step in steps] == pytest.approx(rest.tolist(), abs=1e-6)
+
+
 class _MissingAbove(nn.Linear):
     """Linear network without numbers for samples whose first input is above 2."""
 

@@ -240,7 +240,8 @@ class TrainingSpec(_BaseSpec):
         learning_rate: Initial (for "cyclical": largest) learning rate.
         momentum: SGD momentum (0 for Adam).
         nesterov: Whether SGD uses Nesterov momentum.
-        batch_size: Samples per step; the last, smaller batch of an epoch is used too.
+        batch_size: Samples per step. The last, smaller batch of an epoch is used too; a single sample joins the batch
+            before it, because batch norm has no statistics of one (not with batch_size=1).
         epochs: Largest number of epochs.
         schedule: "constant", "step" (times `schedule_factor` every `schedule_epochs`), "exponential" (times
             `schedule_factor` every epoch), or "cyclical" (triangular between learning_rate * `schedule_factor` and

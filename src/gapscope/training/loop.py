@@ -73,6 +73,7 @@ class _Training:
     folder: Path | None
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None
     on_batch: OnBatch | None
+    alarm: Alarm | None
     history: list[dict[str, Any]] = field(default_factory=list)
     result: TrainingResult | None = None
 
@@ -110,7 +111,10 @@ class _Training:
     def _train_epoch(self) -> None:
         """Train, score and store one epoch."""
         start = time.perf_counter()
-        row = self.run.train_epoch(self.samples, self.on_batch)
+        samples = self.samples
+        if self.alarm is not None:
+            samples = self.alarm.training_samples(samples)
+        row = self.run.train_epoch(samples, self.on_batch)
         network = self.run.network
         history = self.history
         self.run.called.eval()
@@ -187,8 +191,8 @@ def train(
         folder: Existing folder for checkpoint and history; None writes no files.
         on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers. A
             `Monitor` also observes the untrained network, and is saved in the checkpoint. None for no call.
-        on_batch: Called after every step with the indices of the batch's samples and their outputs in training mode.
-            None for no call.
+        on_batch: Called after every step with the row numbers of the batch's samples in `data` (their positions in the
+            order read, if the data have no fixed order) and their outputs in training mode. None for no call.
 
     Returns:
         Status, reason and history. The status is "diverged" if the loss, or the final weights, are not finite.
@@ -213,7 +217,9 @@ def train(
         prepared = ready(network, data, needs=("targets", "outputs"))
         held_out = None if test is None else prepared.adapt(test)
     alarm = getattr(on_epoch, "alarm", None)
-    if isinstance(alarm, Alarm):
+    if not isinstance(alarm, Alarm):
+        alarm = None
+    else:
         alarm.check_training(prepared.samples)
     if penalties is None:
         penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
@@ -229,5 +235,5 @@ def train(
         called = prepared.network
     run = Trainer(network, called, settings, penalties, seed, on_epoch)
     path = None if folder is None else Path(folder)
-    training = _Training(run, prepared.samples, held_out, seed, path, on_epoch, on_batch)
+    training = _Training(run, prepared.samples, held_out, seed, path, on_epoch, on_batch, alarm)
     return training.run_to_end()

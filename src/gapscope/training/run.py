@@ -59,13 +59,20 @@ def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.O
     )
 
 
-def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
-    """Yield shuffled indices, merging a last batch of one sample with the previous one."""
-    shuffled = torch.randperm(n, generator=order)
+def sizes_of_batches(n: int, batch_size: int) -> list[int]:
+    """Return the sizes of an epoch's batches; a last one of a single sample is merged with the one before.
+
+    Batch norm has no statistics of one sample. Batches of one sample that were asked for stay.
+    """
     sizes = [batch_size] * (n // batch_size) + ([n % batch_size] if n % batch_size else [])
-    if len(sizes) > 1 and sizes[-1] == 1:
+    if batch_size > 1 and len(sizes) > 1 and sizes[-1] == 1:
         sizes[-2:] = [sizes[-2] + 1]
-    yield from shuffled.split(sizes)
+    return sizes
+
+
+def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
+    """Yield shuffled indices in batches of `sizes_of_batches`."""
+    yield from torch.randperm(n, generator=order).split(sizes_of_batches(n, batch_size))
 
 
 WITH_ACCURACY = ("classification", "multi-label")
@@ -141,7 +148,7 @@ class Trainer:
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.called.train()
         rate = settings.learning_rate
-        n_batches = max(1, math.ceil(n / settings.batch_size))
+        n_batches = len(sizes_of_batches(n, settings.batch_size))
         for number, indices in enumerate(batches(n, settings.batch_size, self.order)):
             rate = learning_rate_at(settings, self.epoch + number / n_batches)
             for group in self.optimizer.param_groups:
@@ -154,7 +161,7 @@ class Trainer:
                 x = x.contiguous(memory_format=torch.channels_last)
             outputs, loss, penalty, n_correct = self.step(x, y, indices)
             if on_batch is not None:
-                on_batch(indices, outputs)
+                on_batch(samples.original(indices) if samples.has_order else indices, outputs)
             n_correct = n_correct.double().to(self.device)
             totals += torch.stack([loss.double() * len(x), penalty.double() * len(x), n_correct])
             # reading the sums waits for the device: every 50th step does

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.penalties.base import Penalty
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
@@ -160,3 +163,85 @@ def test_a_loop_with_other_labels_than_the_canaries_raises() -> None:
     x, y = torch.rand(80, 3), torch.arange(80) % 3
     with pytest.raises(InvalidInput, match=r"not canaries\.labels"):
         CanaryAlarm(Canaries(y)).observe(nn.Linear(3, 3), Samples(x, y), 1)
+
+
+def as_data(form: str, x: torch.Tensor, labels: torch.Tensor) -> Any:
+    pairs = TensorDataset(x, labels)
+    match form:
+        case "data set":
+            return pairs
+        case "shuffling loader":
+            return DataLoader(pairs, batch_size=16, shuffle=True)
+        case "arrays":
+            return x.numpy(), labels.numpy()
+        case "subset":
+            return Subset(pairs, range(len(x)))
+        case "list":
+            return list(zip(x, labels, strict=True))
+        case _:
+            return x, labels.clone()
+
+
+FORMS = ["data set", "shuffling loader", "arrays", "subset", "list", "copies"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_training_continues_on_the_original_labels_in_every_form_of_data(form: str) -> None:
+    y = torch.arange(60) % 3
+    x = torch.eye(60)
+    canaries = Canaries(y)
+    alarm = CanaryAlarm(canaries)
+    monitor = Monitor((x, canaries.labels), ["loss"], alarm=alarm)
+    read = list[torch.Tensor]()
+
+    class Reading(Penalty):
+        """Penalty of 0 that keeps the targets of each batch."""
+
+        needs_targets = True
+        strength = 0.0
+
+        def value(
+            self,
+            network: nn.Module,
+            inputs: torch.Tensor,
+            outputs: torch.Tensor,
+            targets: torch.Tensor | None,
+            observed: Any,
+        ) -> torch.Tensor:
+            assert targets is not None
+            read.append(targets.clone())
+            return 0 * outputs.sum()
+
+    def restoring(network: nn.Module, row: dict[str, Any]) -> None:
+        if row["epoch"] == 1:
+            canaries.restore()
+
+    restoring.alarm = monitor.alarm  # type: ignore[attr-defined]
+    rows = list[torch.Tensor]()
+    train(
+        nn.Linear(60, 3),
+        as_data(form, x, canaries.labels),
+        TrainingSpec(epochs=2, batch_size=60),
+        penalties=[Reading()],
+        on_epoch=restoring,
+        on_batch=lambda indices, outputs: rows.append(indices),
+    )
+    assert torch.equal(read[0], canaries._false[rows[0]])
+    assert torch.equal(read[1], y[rows[1]])
+
+
+class _Sorting:
+    """Collate function that sorts the samples of a batch, so that their row numbers are lost."""
+
+    def __call__(self, batch: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+        batch = sorted(batch, key=lambda pair: int(pair[1]))
+        return [torch.stack(part) for part in zip(*batch, strict=True)]
+
+
+def test_a_training_that_cannot_find_the_canaries_raises() -> None:
+    x, y = torch.eye(60), torch.arange(60) % 3
+    canaries = Canaries(y)
+    monitor = Monitor((x, canaries.labels), ["loss"], alarm=CanaryAlarm(canaries))
+    data = DataLoader(TensorDataset(x, canaries.labels), batch_size=16, collate_fn=_Sorting())
+    with pytest.raises(InvalidInput, match="in a fixed order"):
+        train(nn.Linear(60, 3), data, TrainingSpec(epochs=1), on_epoch=monitor)

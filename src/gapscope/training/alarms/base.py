@@ -76,10 +76,19 @@ class Alarm(ABC):
             samples: All training samples.
 
         Raises:
-            InvalidInput: They have other labels than this alarm needs.
+            InvalidInput: They have other labels than this alarm needs, or no order in which it finds its own.
         """
-        if self.required_indices is not None and samples.has_order:
+        if self.required_indices is not None:
             self.check_targets(samples.original(torch.arange(len(samples))), samples.targets)
+
+    def training_samples(self, samples: Samples, *, at_start: bool = False) -> Samples:
+        """Return the training samples with the labels of the next epoch (`gapscope.train` trains on these).
+
+        Args:
+            samples: All training samples, as checked by `check_training`; most alarms return them as they are.
+            at_start: Whether to return them with the labels of the first epoch instead.
+        """
+        return samples
 
     def begin(self, network: nn.Module, samples: Samples) -> None:  # noqa: B027
         """Observe the network before training (most alarms do nothing).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -29,8 +30,9 @@ class Canaries:
     r"""Training samples with a label sampled at random from the other classes.
 
     By default max(24, 0.005 n) of n samples. Train on `labels`, or on a Dataset that reads them, and monitor with a
-    `CanaryAlarm`, which calls `restore()` when it is raised. This changes `labels` in place, so that training continues
-    with the original labels (persistent workers of a loader do not see the change).
+    `CanaryAlarm`, which calls `restore()` when it is raised. This changes `labels` in place. `gapscope.train` with the
+    monitor as `on_epoch` then continues with the original labels, whatever the form of its data. Another loop does if
+    it reads `labels` itself, and no copy of them (persistent workers of a loader hold one).
 
     Args:
         labels: Class labels [n], which may have errors; left unchanged.
@@ -219,6 +221,19 @@ class CanaryAlarm(PeakAlarm):
                 f"Got labels that are not canaries.labels at {n_other} of {len(labels)} samples (canaries: {n} "
                 "samples). Pass the samples with canaries.labels, in this order, to the monitor and to the training."
             )
+
+    def training_samples(self, samples: Samples, *, at_start: bool = False) -> Samples:
+        """Return the training samples with the canaries' false labels, or the original ones after `restore`.
+
+        Args:
+            samples: All training samples, as checked by `check_training`; they may hold copies of the labels.
+            at_start: Whether to return them with the false labels in any case.
+        """
+        canaries = self.canaries
+        restored = canaries.is_restored and not at_start
+        labels = canaries.given if restored else canaries._false
+        rows = samples.original(torch.arange(len(samples)))
+        return replace(samples, targets=labels[rows.to(labels.device)].to(samples.y))
 
     @property
     def margins(self) -> Tensor:
