@@ -180,3 +180,21 @@ def test_columns_that_predict_less_than_the_mean_are_no_error() -> None:
         torch.randn(80, 2, generator=generator), torch.randn(80, 1, generator=generator)
     )
     assert find_leaking_columns(samples).score < 0.5
+
+
+def test_rows_with_one_value_have_no_order() -> None:
+    """Rows in the order of time: the next row with the same weekday is near in time."""
+    days = torch.arange(365.0).double()
+    season = (days / 58).sin()[:, None]
+    weekday = days % 7
+    table = torch.stack([weekday, days.cos()], 1)
+    assert find_leaking_columns(gs.Samples(table, season)).score < 0.1
+    mixed = torch.randperm(365, generator=torch.Generator().manual_seed(0))
+    found = [
+        find_leaking_columns(gs.Samples(table[r], season[r])).score
+        for r in (mixed, mixed.sort()[0])
+    ]
+    assert found[0] == pytest.approx(found[1], abs=1e-9)
+    # values of one or two rows are predicted by the values next to them
+    pairs = torch.stack([days // 2, days.cos()], 1)
+    assert find_leaking_columns(gs.Samples(pairs, season)).score > 0.99

@@ -80,12 +80,21 @@ def name_columns(known: Sequence[str], columns: Sequence[int]) -> str:
 
 
 def _in_order(column: Float[Tensor, " n"], targets: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return one minus the squared error of the mean of both neighbours in the order of a column, in variances [n]."""
-    order = column.argsort(stable=True)
-    ordered = targets[order]
-    before = torch.cat([ordered[1:2], ordered[:-1]])
-    after = torch.cat([ordered[1:], ordered[-2:-1]])
-    return 1 - ((before + after) / 2 - ordered).square() / targets.var(correction=0)
+    """Return one minus the squared error of predicting by the order of a column, in variances [n].
+
+    A value is predicted by others with the same value, and with less than two such by the mean targets of the values
+    before and after it as well. Rows with equal values have no order: that passed may be that of time.
+    """
+    codes, counts = column.unique(return_inverse=True, return_counts=True)[1:]
+    sums = targets.new_zeros(len(counts)).index_add(0, codes, targets)
+    means = sums / counts
+    before = torch.cat([means[1:2], means[:-1]])
+    after = torch.cat([means[1:], means[-2:-1]])
+    beside = ((before + after) / 2)[codes] if len(counts) > 1 else targets.mean()
+    n_others = counts[codes] - 1
+    needed = (2 - n_others).clamp_min(0)
+    predicted = (sums[codes] - targets + needed * beside) / (n_others + needed)
+    return 1 - (predicted - targets).square() / targets.var(correction=0)
 
 
 def _by_value(codes: Int[Tensor, " n"], targets: Targets, *, has_order: bool) -> Tensor:
