@@ -64,7 +64,9 @@ def test_gradients_are_verified_once_per_network_and_not_at_every_batch(
     replays = []
     original = verification._perturbed_replay
     monkeypatch.setattr(
-        verification, "_perturbed_replay", lambda *given: replays.append(1) or original(*given)
+        verification,
+        "_perturbed_replay",
+        lambda *given, **named: replays.append(1) or original(*given, **named),
     )
     penalty = gs.GradientSimilarityPenalty(0.1)
     counts = []
