@@ -65,7 +65,7 @@ ALL_SAMPLES = (
 )
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class AccuracyEstimate(Answer):
     """Accuracy of a trained network on new data: an `Answer` with the same label noise, and one on clean labels.
 

@@ -36,7 +36,7 @@ class LearningCurvePoint:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class AccuracyForecast(Answer):
     """Forecast of `forecast_accuracy`: an `Answer` with its leave-one-out rows.
 

@@ -19,6 +19,7 @@ from gapscope.accuracy.held_out_sources import (
     Held,
     best_kernel,
     continued,
+    describe_source,
     estimator_folds,
     has_out_of_bag,
     input_kernels,
@@ -112,7 +113,8 @@ def out_of_sample(
             of text and dates and missing numbers, which are encoded as notes say.
         groups: One label per sample; samples of one group (patient, author, period) are held out together.
         cost: Training runs that may be spent, in multiples of one on all samples. The most expensive method within it
-            is used; 0 takes the cheapest that the source has (five folds for an estimator without out-of-bag samples).
+            is used; 0 takes the cheapest that the source has (five folds for an estimator without out-of-bag samples;
+            otherwise these need 2 or more).
         seed: Seed of the subsets and training runs.
         data_root: Folder of the data sets of a spec; None for GAPSCOPE_DATA or the user's cache.
 
@@ -203,7 +205,7 @@ def out_of_sample(
         else:
             raise InvalidInput(
                 "source must be None, features [n, d], a network, a function (x, y) -> trained network, a RunSpec or "
-                f"an estimator; got {_describe(source)}"
+                f"an estimator; got {describe_source(source)}"
             )
     names = samples.class_names or samples.target_columns or tuple(range(n_classes))
     samples = replace(samples, notes=(*samples.notes, *_note_on_unused_numbers(samples, n_classes)))
@@ -219,13 +221,6 @@ def _holds_trained_network(estimator: Any) -> bool:
         return isinstance(network_inside(estimator), nn.Module)
     except InvalidInput:  # not fitted
         return False
-
-
-def _describe(source: Any) -> str:
-    """Return what cannot be a source, and what to pass."""
-    if isinstance(source, type):
-        return f"the class {source.__name__}. Pass an object of it, such as {source.__name__}()."
-    return f"{type(source).__name__}. Pass None for kernels of the inputs."
 
 
 def _of_positions(
@@ -387,7 +382,13 @@ def _of_estimator(
             raise InvalidInput(
                 "Held-out prediction needs two classes or more; got one. Pass other samples too."
             )
-    if groups is None and cost < 2 and has_out_of_bag(estimator):
+    can_be_out_of_bag = groups is None and has_out_of_bag(estimator)
+    if 0 < cost < (1 if can_be_out_of_bag else 2):
+        least = "1 (out-of-bag samples)" if can_be_out_of_bag else "2 (two folds)"
+        raise InvalidInput(
+            f"cost={cost:g} must be at least {least} for {type(estimator).__name__}, or 0 for the default. Pass more."
+        )
+    if cost < 2 and can_be_out_of_bag:
         held = out_of_bag(estimator, x, truth, n_classes, seed)
     else:
         number = int(cost) if cost >= 2 else N_FOLDS

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class HeldOutPredictions(Answer):
     """Predictions of every training sample by a model that was fitted without it, from `out_of_sample`.
 

@@ -56,6 +56,17 @@ class Held:
     notes: tuple[str, ...] = ()
 
 
+def describe_source(source: Any) -> str:
+    """Return what cannot be a source, and what to pass.
+
+    Args:
+        source: What was passed.
+    """
+    if isinstance(source, type):
+        return f"the class {source.__name__}. Pass an object of it, such as {source.__name__}()."
+    return f"{type(source).__name__}. Pass None for kernels of the inputs."
+
+
 def to_probabilities(scores: Tensor, targets: Tensor) -> tuple[Tensor, Calibration | None]:
     """Return calibrated probabilities and their calibration (regression: the scores, and None).
 

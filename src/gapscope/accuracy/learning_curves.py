@@ -339,7 +339,8 @@ def learning_curve(
             f"A learning curve needs {MIN_GROUPS} groups; got {numbers.max() + 1}. Use `gs.forecast_accuracy`."
         )
     lone_notes = () if groups is None else problem.lone_classes_note(numbers)
-    is_r2 = problem.score_name == "R^2"
+    score_range = problem.score_range
+    is_r2 = score_range is not None and score_range[1] == 1
     is_auto = design == AUTO
     if times is None:
         design = _choose_design(design, problem, groups, max_interval_width)
@@ -362,8 +363,9 @@ def learning_curve(
             explained_memory(),
         ):
             subset_runs = SubsetRuns(
-                job, numbers, folder, workers, steps, is_kept=cache_dir is not None
-            )
+                job, numbers, folder, workers, steps, is_kept=cache_dir is not None,
+                score_range=score_range,
+            )  # fmt: skip
             try:
                 if splits:
                     small, large = (subset_runs.run([split]) for split in splits)
@@ -457,12 +459,9 @@ def _curve(
     notes += [slope_note(prediction, small, large, len(runs)), note]
     if problem.task == "multi-label":
         notes.append(base_rate_note(problem.labels))
-    lowest = -math.inf
-    highest = math.inf
+    lowest, highest = subset_runs.score_range or (-math.inf, math.inf)
     if subset_runs.are_fractions:
-        lowest = 0.0
-    if subset_runs.are_fractions or problem.score_name == "R^2":
-        highest = 1.0
+        lowest, highest = 0.0, 1.0
     return LearningCurve(
         task=problem.task,
         score=min(max(prediction.value, lowest), highest),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from gapscope.base.arrays import tensor_of
 from gapscope.base.batches import LABEL_NAMES
@@ -49,16 +49,31 @@ def n_rows(value: Any) -> int:
 
 
 def count_repeats(inputs: Any) -> int:
-    """Return the number of rows that repeat another one (0 for inputs that are no table, array or list)."""
+    """Return the number of rows that repeat another one (0 for data sets of objects, which are not read)."""
     import pandas
 
-    if isinstance(inputs, Mapping | Dataset) or hasattr(inputs, "tocsr"):
+    def as_columns(value: Any) -> pandas.DataFrame:
+        if isinstance(value, pandas.DataFrame):
+            return value.reset_index(drop=True)
+        values = np.asarray(value)
+        return pandas.DataFrame(values.reshape(len(values), -1))
+
+    if isinstance(inputs, TensorDataset):
+        inputs = inputs.tensors[0]
+    if isinstance(inputs, Dataset):
         return 0
     try:
-        frame = inputs
-        if not isinstance(inputs, pandas.DataFrame):
-            values = np.asarray(inputs)
-            frame = pandas.DataFrame(values.reshape(len(values), -1))
+        if hasattr(inputs, "tocsr"):
+            rows = inputs.tocsr(copy=True)
+            rows.sum_duplicates()
+            rows.eliminate_zeros()
+            ends = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+            return rows.shape[0] - len({
+                (rows.indices[start:end].tobytes(), rows.data[start:end].tobytes())
+                for start, end in ends
+            })  # fmt: skip
+        columns = list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
+        frame = pandas.concat([as_columns(column) for column in columns], axis=1)
         return int(frame.duplicated().sum())
     except (TypeError, ValueError):  # objects that cannot be compared, or of different sizes
         return 0

@@ -26,6 +26,29 @@ NO_LOSSES = ("neg", "negative", "negated", "minus", "inverse", "accuracy", "scor
 """Words in the name of a function that is not one."""
 
 
+# Beginnings of the names of scorers of scikit-learn by their range. Others are judged by the observed scores.
+FRACTIONS = (
+    "accuracy", "average_precision", "balanced_accuracy", "f1", "jaccard", "precision", "recall", "roc_auc",
+    "top_k_accuracy",
+)  # fmt: skip
+UP_TO_ONE = ("R^2", "d2_", "explained_variance", "matthews_corrcoef", "r2")
+
+
+def range_of(name: str) -> tuple[float, float] | None:
+    """Return the range of a scorer of scikit-learn, or of R^2 (infinite ends for none); None if it is not known.
+
+    >>> [range_of(name) for name in ("f1_macro", "r2", "neg_log_loss", "rand_score")]
+    [(0.0, 1.0), (-inf, 1.0), (-inf, 0.0), None]
+    """
+    if name.startswith(FRACTIONS):
+        return 0.0, 1.0
+    if name.startswith(UP_TO_ONE):
+        return -math.inf, 1.0
+    if name.startswith("neg_"):
+        return -math.inf, 0.0
+    return None
+
+
 def is_name_of_loss(name: str) -> bool:
     """Return whether the name of a score is that of a loss.
 

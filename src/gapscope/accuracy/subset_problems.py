@@ -29,6 +29,7 @@ from gapscope.accuracy.scores import (
     block_jackknife,
     check_score_arguments,
     constant_targets_note,
+    range_of,
     scorer_of,
     scores_of_predictions,
     target_scales,
@@ -188,6 +189,11 @@ class NetworkProblem:
         """Name of the score."""
         return self.samples.task.score_name
 
+    @property
+    def score_range(self) -> tuple[float, float] | None:
+        """Range of the score, see `range_of`."""
+        return range_of(self.score_name)
+
     def train(self, indices: np.ndarray, seed: int, steps: float) -> nn.Module:
         """Return the network that is trained on a subset."""
         train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
@@ -310,6 +316,11 @@ class MetricProblem:
         return self.task == "own metric" and not self.is_named
 
     @property
+    def score_range(self) -> tuple[float, float] | None:
+        """Range of the score, see `range_of`; that of an own function is not known, whatever its name."""
+        return None if self.has_own_score else range_of(self.score_name)
+
+    @property
     def labels(self) -> np.ndarray:
         """Targets of all samples."""
         return np.asarray(self.rows.targets)
@@ -415,6 +426,9 @@ def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
         )
     if estimator_task(estimator, y) == "classifier":
+        labels = np.asarray(y)
+        if labels.dtype == object and all(isinstance(label, bool) for label in labels.flat):
+            rows = replace(rows, targets=labels.astype(bool))  # scikit-learn takes no objects
         task = MultiLabel if np.ndim(y) == 2 and np.shape(y)[1] > 1 else Classification
         return MetricProblem(estimator, rows, EstimatorScore(True), task.kind, task.score_name)
     scales = target_scales(y)

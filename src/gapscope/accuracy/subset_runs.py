@@ -19,7 +19,7 @@ from gapscope.accuracy.learning_curve_result import SubsetRun
 from gapscope.accuracy.scores import Scores, is_name_of_loss
 from gapscope.accuracy.subset_designs import Design, Split
 from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import DamagedFile, GapscopeError, InvalidInput
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import RunSpec
@@ -99,7 +99,7 @@ def claim_cache(
         identity["score"] = f"{problem.score_name} {identity_of(problem.score_function)}"
     make_folder(folder)
     path = folder / IDENTITY_FILE
-    stored = read_json(path) if path.exists() else identity
+    stored = _read_object(path) if path.exists() else identity
     names = dict.fromkeys([*identity, *stored])
     differences = [name for name in names if stored.get(name) != identity.get(name)]
     if differences:
@@ -108,6 +108,16 @@ def claim_cache(
             "call's. Choose another folder (cache_dir=, --cache-dir)."
         )
     write_atomically(path, to_json(identity) + "\n")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds (raises DamagedFile for other JSON)."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DamagedFile(
+            f"{path} must hold a JSON object; got {type(content).__name__}. Delete it to recreate it."
+        )
+    return content
 
 
 def train_and_score(
@@ -146,6 +156,7 @@ class SubsetRuns:
         steps: NullProgress,
         *,
         is_kept: bool = True,
+        score_range: tuple[float, float] | None = None,
     ) -> None:
         self.job = job
         self.groups = groups
@@ -153,6 +164,7 @@ class SubsetRuns:
         self.workers = workers
         self.steps = steps
         self.is_kept = is_kept
+        self.score_range = score_range
         self.done: dict[str, SubsetRun] = {}
         self.scores: dict[str, Scores] = {}
         self.scores_of_outputs: dict[str, np.ndarray] = {}
@@ -187,7 +199,7 @@ class SubsetRuns:
         path = self.folder / f"{split.name}.json"
         if not path.exists():
             return
-        answer = read_json(path)
+        answer = _read_object(path)
         scores = Scores(np.asarray(answer["scores"], dtype=float), answer.get("variance"))
         self.splits[split.name], self.scores[split.name] = split, scores
         if split.is_continued:
@@ -268,7 +280,9 @@ class SubsetRuns:
 
     @property
     def are_fractions(self) -> bool:
-        """Whether all scores lie between 0 and 1."""
+        """Whether scores lie between 0 and 1: by their range if it is known, else those that were observed."""
+        if self.score_range is not None:
+            return self.score_range == (0.0, 1.0)
         return all(
             bool(((item.values >= 0) & (item.values <= 1)).all()) for item in self.scores.values()
         )

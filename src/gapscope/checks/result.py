@@ -60,7 +60,7 @@ def _with_tried_cost(finding: Finding, tried: TriedAdvice) -> Finding:
     return replace(finding, cost=cost, interval=interval, evidence=f"{finding.evidence}; {words}")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class CheckResult(Result):
     """Findings of `gapscope.check`.
 

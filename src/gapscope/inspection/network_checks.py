@@ -32,7 +32,17 @@ def is_estimator(value: Any) -> bool:
     """Return whether a value is an estimator with scikit-learn's interface (not a class of them)."""
     if isinstance(value, type | nn.Module):
         return False
-    return all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
+    if all(hasattr(value, name) for name in ("fit", "predict", "get_params")):
+        return True
+    # some get `predict` only when they are fitted, such as StackingClassifier with its own final estimator
+    if not all(hasattr(type(value), name) for name in ("fit", "predict", "get_params")):
+        return False
+    from sklearn.base import is_classifier, is_regressor
+
+    try:
+        return bool(is_classifier(value) or is_regressor(value))
+    except (AttributeError, TypeError):  # of another library
+        return False
 
 
 def estimator_task(estimator: Any, labels: Any = None) -> str:

@@ -23,7 +23,7 @@ def is_accuracy(score_name: str) -> bool:
     return score_name.startswith("accuracy")
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class Answer(Result):
     """A score on new data with its interval, or the reason why there is none.
 
