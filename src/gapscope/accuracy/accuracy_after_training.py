@@ -252,7 +252,11 @@ def estimate_accuracy(
     n_classes = float(max(len(counts), 2))
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / n_classes, high_open=True)
-    n_independent = n if numbers is None else int(numbers.max()) + 1
+    n_independent = n
+    notes: tuple[str, ...] = ()
+    if numbers is not None:
+        n_independent = int(numbers.max()) + 1
+        notes = lone_classes_note(samples.y, numbers, samples.class_names)
     fitted = estimator or load_default()
     units = "samples" if groups is None else "groups"
     estimate = AccuracyEstimate(
@@ -279,8 +283,6 @@ def estimate_accuracy(
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
     if numbers is None:
         notes = grouped_rows_note(samples, LEFT_ONE_OUT)
-    else:
-        notes = lone_classes_note(samples.y, numbers, samples.class_names)
     if initial_state is None:
         if n_training is None:
             notes = (ALL_SAMPLES, *notes)
