@@ -25,6 +25,7 @@ from gapscope.penalties.weight import L2Penalty
 from gapscope.training import checkpoint_writer
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
+from gapscope.training.monitor import Monitor
 from gapscope.training.run import learning_rate_at
 from support.cases import CASES, each
 
@@ -352,6 +353,78 @@ def test_a_checkpoint_of_another_network_raises(tmp_path: Path) -> None:
             nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
         )
         train(other, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "data": {"data": some_samples(79)},
+    "seed 0": {"seed": 1},
+    "learning_rate": {"settings": TrainingSpec(epochs=2, learning_rate=0.01)},
+    "penalties": {"penalties": [L2Penalty(0.2)]},
+    "test": {"test": some_samples(30)},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_folder_of_another_training_raises(tmp_path: Path, other: str) -> None:
+    call: dict[str, Any] = {
+        "data": some_samples(),
+        "settings": TrainingSpec(epochs=2),
+        "test": some_samples(20),
+        "penalties": [L2Penalty(0.1)],
+    }
+    train(some_network(), **call, folder=tmp_path)
+    network = some_network()
+    with pytest.raises(UnreadableFile, match=other):
+        train(network, **call | OTHERS[other], folder=tmp_path)
+    assert equal(state(network), state(some_network()))  # left as it was
+
+
+class _Changing(TensorDataset):
+    """Data set with a random stream of its own, so that each reading has other numbers."""
+
+    stream = random.Random(0)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        x, y = super().__getitem__(index)
+        return x * self.stream.uniform(0.9, 1.1), y
+
+
+def test_data_that_change_when_they_are_read_are_resumed(tmp_path: Path) -> None:
+    samples = some_samples()
+    data = _Changing(samples.inputs, samples.y)
+    train(some_network(), data, TrainingSpec(epochs=1), folder=tmp_path)
+    result = train(some_network(), data, TrainingSpec(epochs=2), folder=tmp_path)
+    assert len(result.history) == 2
+
+
+def test_fewer_epochs_than_the_checkpoint_has_are_told(tmp_path: Path) -> None:
+    train(some_network(), some_samples(), TrainingSpec(epochs=3), folder=tmp_path)
+    with pytest.warns(UserWarning, match="training of 3 epochs"):
+        result = train(some_network(), some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+    assert result.stop_reason.startswith("3 epochs")
+
+
+def test_a_checkpoint_that_does_not_say_of_what_is_taken_with_a_warning(tmp_path: Path) -> None:
+    expected = some_network()
+    train(expected, some_samples(), TrainingSpec(epochs=2))
+    train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
+    tensors, facts = load_tensors(tmp_path / "checkpoint.safetensors")
+    del facts["identity"]
+    save_tensors(tmp_path / "checkpoint.safetensors", tensors, facts)
+    network = some_network()
+    with pytest.warns(UserWarning, match="of an earlier version"):
+        train(network, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
+    assert equal(state(network), state(expected))
+
+
+def test_a_resumed_monitor_keeps_the_order_of_its_columns(tmp_path: Path) -> None:
+    def monitored(epochs: int) -> list[str]:
+        monitor = Monitor(some_samples(), ["loss", "accuracy"])
+        settings = TrainingSpec(epochs=epochs)
+        train(some_network(), some_samples(), settings, folder=tmp_path, on_epoch=monitor)
+        return list(monitor.rows[-1])
+
+    assert monitored(1) == monitored(2)
 
 
 def cut_off(folder: Path) -> None:

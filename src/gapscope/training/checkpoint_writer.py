@@ -9,6 +9,7 @@
     next call ------> resume: no checkpoint       -> start from scratch
                               corrupted           -> warn, restore the state before, start from scratch
                               of another network  -> UnreadableFile
+                              of other data, settings, seed or penalties -> UnreadableFile
                               else                -> load the state; rows up to the checkpoint's epoch
 
 The history is written first: a kill in between leaves more rows than epochs, and the surplus is cut off.
@@ -16,17 +17,21 @@ The history is written first: a kill in between leaves more rows than epochs, an
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
+from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile, join_names
 from gapscope.base.files import read_json_lines, to_json, write_atomically
+from gapscope.base.samples import Samples
+from gapscope.base.user_data import CHANGING_NOTE
 from gapscope.training.checkpoints import encode_tensors, load_tensors
+from gapscope.training.recordings import digest_of
 from gapscope.training.run import Trainer
 
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
@@ -49,6 +54,54 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[st
     return tensors, metadata, history[:epoch]
 
 
+def identity_of(run: Trainer, seed: int, samples: Samples, test: Samples | None) -> dict[str, Any]:
+    """Return what a training is resumed with, but for its number of epochs, as JSON values by name.
+
+    Data that differ each time they are read have no part in it.
+
+    Args:
+        run: The training.
+        seed: Its seed.
+        samples: Training samples with the labels of its first epoch.
+        test: Samples that are scored after every epoch; None without.
+    """
+    training = {f"training.{name}": value for name, value in run.settings.to_dict().items()}
+    del training["training.epochs"]
+    # an automatic strength changes during training
+    penalties = [type(item).__name__ if item.automatic else repr(item) for item in run.penalties]
+    identity = training | {"seed": seed, "penalties": penalties}
+    for name, part in (("data", samples), ("test", test)):
+        if part is not None and part.has_order and CHANGING_NOTE not in part.notes:
+            columns = () if part.form is None else part.form.columns
+            identity[name] = digest_of(part.inputs, part.targets, *columns)
+    return json.loads(to_json(identity))
+
+
+def _check_identity(
+    stored: Mapping[str, Any] | None, identity: Mapping[str, Any], folder: Path
+) -> None:
+    """Raise UnreadableFile if a checkpoint is that of another training; warn if it does not say of which."""
+    if stored is None:
+        warnings.warn(
+            f"{folder / CHECKPOINT}, of an earlier version, does not say with which data, settings and seed it was "
+            "trained; it is taken for this training. If it is another one, pass an empty folder.",
+            stacklevel=5,
+        )
+        return
+    # settings that one version lacks have no value to compare
+    shared = [name for name in identity if name in stored]
+    others = [name for name in shared if stored[name] != identity[name]]
+    if others:
+        told = [
+            name if name in ("data", "test") else f"{name} {stored[name]} (here {identity[name]})"
+            for name in others
+        ]
+        raise UnreadableFile(
+            f"{folder} must be the folder of this training; it holds one with other {join_names(told)}. Pass another "
+            "folder, or the same data and settings."
+        )
+
+
 def resume(run: Trainer, folder: Path) -> list[dict[str, Any]]:
     """Load the state of interrupted training, and return the rows of its finished epochs."""
     if not (folder / CHECKPOINT).exists():
@@ -57,6 +110,7 @@ def resume(run: Trainer, folder: Path) -> list[dict[str, Any]]:
     untrained = {name: tensor.detach().clone() for name, tensor in tensors.items()}, metadata
     try:
         tensors, metadata, history = _read(folder)
+        _check_identity(metadata.get("identity"), run.identity, folder)
         run.load_state(tensors, metadata, str(folder / CHECKPOINT))
         return history
     except (DamagedFile, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:

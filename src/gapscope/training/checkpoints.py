@@ -26,7 +26,7 @@ def encode_tensors(
     """Encode tensors, JSON values and a checksum as a safetensors file."""
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # a single key: safetensors does not fix the order of several, and equal networks must result in equal files
-    content = json.dumps({**(metadata or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
+    content = json.dumps({**(metadata or {}), CHECKSUM: _checksum(copies)})
     return save(copies, metadata={"facts": content})
 
 

@@ -24,7 +24,7 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
 from gapscope.training.alarms.base import Alarm
-from gapscope.training.checkpoint_writer import CheckpointWriter, resume
+from gapscope.training.checkpoint_writer import CheckpointWriter, identity_of, resume
 from gapscope.training.randomness import RngState, reproducible
 from gapscope.training.run import OnBatch, Trainer
 
@@ -57,7 +57,9 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
         n_below = sum(float(row["train_loss"]) <= threshold for row in history)
         if n_below >= settings.stop_epochs:
             return f"training loss at most {threshold:g} in {settings.stop_epochs} epoch(s)"
-    if len(history) >= settings.epochs:
+    if len(history) > settings.epochs:
+        return f"{len(history)} epochs, of the checkpoint"
+    if len(history) == settings.epochs:
         return f"{settings.epochs} epochs"
     return ""
 
@@ -101,7 +103,19 @@ class _Training:
     def _begin(self) -> None:
         """Resume interrupted training, or let the monitor observe the untrained network."""
         if self.folder is not None:
+            samples = self.samples
+            if self.alarm is not None:
+                samples = self.alarm.training_samples(samples, at_start=True)
+            test = None if self.held_out is None else self.held_out.samples
+            self.run.identity = identity_of(self.run, self.seed, samples, test)
             self.history = resume(self.run, self.folder)
+            if len(self.history) > self.run.settings.epochs:
+                warnings.warn(
+                    f"{self.folder} holds a training of {len(self.history)} epochs; got epochs="
+                    f"{self.run.settings.epochs}. The network has the weights after {len(self.history)}; pass another "
+                    "folder for fewer.",
+                    stacklevel=5,
+                )
         if hasattr(self.on_epoch, "plan_epochs"):
             self.on_epoch.plan_epochs(self.run.settings.epochs)  # type: ignore[union-attr]
         if not self.history and hasattr(self.on_epoch, "begin"):
@@ -177,8 +191,8 @@ def train(
     The loss is cross-entropy for class labels and mean squared error for regression (or `settings.loss`), plus the
     penalties. With `folder`, the state is saved after every epoch, but at most once per second, and when training ends
     or is interrupted (`checkpoint.safetensors`, `history.jsonl`). The same call then continues from the last finished
-    epoch, and ends with the weights of an unbroken run. If these files are damaged, training begins again with a
-    `DamagedFileWarning`. Global random states are restored.
+    epoch, and ends with the weights of an unbroken run; more epochs may be asked for. If these files are damaged,
+    training begins again with a `DamagedFileWarning`. Global random states are restored.
 
     Args:
         network: Trained in place, on its device; left in evaluation mode.
@@ -199,7 +213,8 @@ def train(
 
     Raises:
         InvalidInput: Samples, labels, network and settings do not fit together.
-        UnreadableFile: The folder holds the checkpoint of another network, or one that cannot be read.
+        UnreadableFile: The folder holds the checkpoint of another network, or of a training with other data, settings,
+            seed or penalties, or one that cannot be read.
         NotWritten: The folder cannot be written.
 
     >>> import gapscope as gs

@@ -113,6 +113,8 @@ class Trainer:
         self.order = torch.Generator().manual_seed(derive_seed(seed, "order of samples"))
         self.robust_loss = make_loss(settings.loss)
         self.epoch = 0
+        # what a checkpoint must agree with
+        self.identity: Mapping[str, Any] = {}
 
     def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
         """Return the loss of a batch, without penalties."""
@@ -202,7 +204,11 @@ class Trainer:
         tensors |= {"random.order": self.order.get_state(), **host_random_states()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        metadata = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
+        metadata = {
+            "epoch": self.epoch,
+            "scaler": self.scaler.state_dict(),
+            "identity": dict(self.identity),
+        }
         if self.monitor is not None:
             metadata["watcher"] = self.monitor.state_dict()
         return tensors, metadata
