@@ -142,3 +142,55 @@ def test_settings_that_were_changed_after_construction(name: str) -> None:
     expected = dense_jacobian(network, x, create_graph=True).square().sum()
     actual = gradient_of(penalty(network, x), network)
     torch.testing.assert_close(actual, gradient_of(expected, network))
+
+
+class TiedPadding(nn.Module):
+    """Embedding with a padding whose weight is also the last layer, in several spellings."""
+
+    def __init__(self, spelling: str) -> None:
+        super().__init__()
+        self.e = nn.Embedding(9, 6, padding_idx=-9 if spelling == "negative" else 0)
+        self.l = nn.Linear(6, 6)
+        self.spelling = spelling
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.spelling == "torch.embedding":
+            rows = torch.embedding(self.e.weight, x, 0)
+        else:
+            rows = self.e(x)
+        h = torch.tanh(self.l(rows.mean(1)))
+        match self.spelling:
+            case "linear":
+                return nn.functional.linear(h, self.e.weight)
+            case "einsum":
+                return torch.einsum("nd,vd->nv", h, self.e.weight)
+            case _:
+                return h @ self.e.weight.T
+
+
+@pytest.mark.parametrize("spelling", ["matmul", "linear", "einsum", "negative", "torch.embedding"])
+def test_the_padding_of_a_tied_embedding_has_no_gradient_in_any_sample(spelling: str) -> None:
+    torch.manual_seed(0)
+    network = TiedPadding(spelling).double()
+    x = torch.randint(0, 9, (12, 5))
+    x[:4, 1:] = 0
+    jacobian = dense_jacobian(network, x)
+    assert (
+        float(jacobian[:, :, :6].abs().max()) > 0
+    )  # the row of the padding is used by the last layer
+    expected = jacobian.square().sum((1, 2))
+    for size in (1, 5, 12):
+        actual = gs.functional.ntk_trace(network, x, chunk_size=size)
+        torch.testing.assert_close(float(actual), float(expected.sum()), rtol=1e-10, atol=0)
+    check_traces(network, x)
+
+
+def test_a_penalty_on_a_tied_embedding_with_padding_has_its_gradient() -> None:
+    torch.manual_seed(0)
+    network = TiedPadding("linear").double()
+    x = torch.randint(0, 9, (5, 4))
+    x[:3, 1:] = 0
+    penalty = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
+    expected = dense_jacobian(network, x, create_graph=True).square().sum()
+    actual = gradient_of(penalty(network, x), network)
+    torch.testing.assert_close(actual, gradient_of(expected, network))

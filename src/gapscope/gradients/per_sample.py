@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import vjp, vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.gradients.backward import differentiable_kernels, gradients_at
@@ -67,6 +70,54 @@ class _ReplayableCall:
         return vjp(lambda _: self(batch_of_one, parameters), unused)[0]
 
 
+class _MaskedPadding(TorchFunctionMode):
+    """Context in which embeddings mask the gradient of their padding by the indices.
+
+    vmap over copies of the weights keeps the row of `padding_idx` out of the gradient of the first copy alone.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`; an embedding is called without padding, and its outputs there are constants."""
+        kwargs = kwargs or {}
+        signature = _EMBEDDINGS.get(func)
+        if signature is None:
+            return func(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        named = call.arguments
+        padding, none = named["padding_idx"], signature.parameters["padding_idx"].default
+        if padding is None or (func is torch.embedding and padding < 0):
+            return func(*args, **kwargs)
+        named["padding_idx"] = none
+        rows = func(*call.args, **call.kwargs)
+        indices = named["input"] if func is F.embedding else named["indices"]
+        is_padding = indices.eq(padding % len(named["weight"])).unsqueeze(-1)
+        return torch.where(is_padding, rows.detach(), rows)
+
+
+def _embedding(
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Signature of `torch.embedding`, which has none of its own."""
+    raise NotImplementedError
+
+
+_EMBEDDINGS = {
+    F.embedding: inspect.signature(F.embedding),
+    torch.embedding: inspect.signature(_embedding),
+}
+
+
 def _vectorized(
     repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool
 ) -> list[Tensor | None]:
@@ -79,7 +130,7 @@ def _vectorized(
     if not create_graph:
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         sources = [source.detach().requires_grad_() for source in sources]
-    with torch.enable_grad():
+    with torch.enable_grad(), _MaskedPadding():
         copies = [source.expand(n, *source.shape) for source in sources]
         outputs = vmap(repeated.outputs_of_sample, in_dims=(repeated.dims, [0] * len(copies)))(
             leaves, copies
