@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import check_no_mark, check_no_missing_marks
+from gapscope.base.label_numbers import check_no_mark, find_marks
 from gapscope.base.samples import as_samples
 
 
@@ -165,15 +165,8 @@ def test_masked_labels_are_missing(labels: Any) -> None:
 def test_marks_of_missing_labels_are_told_from_classes(labels: Any, marks: str) -> None:
     values = torch.tensor([*labels, *labels])
     for form in (values, values[:, None]):
-        if not marks:
-            check_no_missing_marks(form)
-            continue
-        with pytest.raises(InvalidInput, match=f"got {marks} in") as caught:
-            check_no_missing_marks(form)
-    if marks:
-        assert f"of {len(values)} rows" in str(caught.value)
-    check_no_missing_marks(values.double())
-    check_no_missing_marks(values.repeat(2, 1))
+        assert ", ".join(map(str, find_marks(form))) == marks
+    assert find_marks(values.double()) == find_marks(values.repeat(2, 1)) == []
 
 
 def _forms_of(x: numpy.ndarray, y: numpy.ndarray) -> dict[str, Any]:
@@ -200,8 +193,8 @@ def _forms_of(x: numpy.ndarray, y: numpy.ndarray) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("mark", [255, -1, -9])
-def test_every_form_of_data_refuses_marks_of_missing_labels(mark: int) -> None:
+@pytest.mark.parametrize("mark", [-1, -9])
+def test_every_form_of_data_refuses_negative_marks_of_missing_labels(mark: int) -> None:
     labels = numpy.where(OMITTED, mark, numpy.arange(60) % 3)
     for name, read in _forms_of(FEATURES, labels).items():
         with pytest.raises(InvalidInput, match=f"{mark} in 6 of") as caught:
@@ -209,10 +202,82 @@ def test_every_form_of_data_refuses_marks_of_missing_labels(mark: int) -> None:
         assert "write -100" in str(caught.value), name
 
 
+def _spellings_of(y: numpy.ndarray) -> dict[str, Any]:
+    """Return the same labels as numbers, categories and text."""
+    return {
+        "int64": y,
+        "column": y[:, None],
+        "tensor": torch.tensor(y),
+        "categories": pandas.Series(y).astype("category"),
+        "text": y.astype(str),
+        "text of floats": y.astype(float).astype(str),
+        "objects": pandas.Series(y.astype(str), dtype=object),
+    }
+
+
+def _noted(notes: Any) -> bool:
+    return any("missing labels, drop these" in note for note in notes)
+
+
+def test_marks_are_read_alike_in_every_spelling() -> None:
+    negative, positive, unsigned = (
+        _spellings_of(numpy.where(OMITTED, mark, numpy.arange(60) % 3))
+        for mark in (-1, 255, 2**32 - 1)
+    )
+    unsigned["uint32"] = unsigned["int64"].astype("uint32")
+    forest = RandomForestClassifier(3, oob_score=True)
+    for labels in negative.values():
+        with pytest.raises(InvalidInput, match="-1 in 6 of"):
+            as_samples((FEATURES, labels))
+        with pytest.raises(InvalidInput, match="-1 in 6 of"):
+            gs.out_of_sample(forest, (FEATURES, labels))
+    for name, labels in [*positive.items(), *unsigned.items()]:
+        assert _noted(as_samples((FEATURES, labels)).notes), name
+    for name, labels in positive.items():
+        assert _noted(gs.out_of_sample(forest, (FEATURES, labels)).notes), name
+
+
+@pytest.mark.parametrize("n_classes", [3, 25])
+def test_a_table_reads_marks_as_a_pair_does(n_classes: int) -> None:
+    y = numpy.where(numpy.arange(240) % 12 == 0, 99, numpy.arange(240) % n_classes)
+    frame = pandas.DataFrame({"a": numpy.arange(240) * 0.5, "y": y})
+    assert _noted(gs.check(None, frame, target="y", only=["GS101"]).notes)
+    with pytest.raises(InvalidInput, match="-1 in 20 of"):
+        gs.check(None, frame.assign(y=numpy.where(y == 99, -1, y)), target="y", only=["GS101"])
+
+
+def test_numbers_of_classes_that_a_network_or_the_training_data_have_are_no_marks() -> None:
+    torch.manual_seed(0)
+    network = nn.Linear(4, 100)
+    x, y = torch.randn(400, 4), torch.arange(400) % 100
+    part = torch.isin(y, torch.tensor([1, 2, 3, 99]))
+    few = x[part].repeat(5, 1) + 0.1 * torch.randn(80, 4), y[part].repeat(5)
+    assert _noted(as_samples(few).notes)
+    assert not _noted(gs.measure(network, few, ["accuracy"]).notes)
+    assert not _noted(gs.out_of_sample(network, few).notes)
+    assert not _noted(gs.check(network, (x, y), test=few, only=["GS101"]).notes)
+    assert not _noted(gs.check(None, (x, y), test=few, only=["GS101"]).notes)
+    probabilities = torch.full((80, 100), 0.01)
+    found = gs.find_label_issues(None, few, pred_probs=probabilities)
+    assert found.samples is not None
+    assert not _noted(found.samples.notes)
+    with pytest.raises(InvalidInput, match="where a label is missing"):
+        gs.measure(nn.Linear(4, 4), few, ["accuracy"])
+
+
+def test_names_of_the_training_data_are_no_marks_in_test_data() -> None:
+    y = pandas.Series(numpy.arange(60) % 5 - 2).astype("category")
+    second = (FEATURES[y.isin([-1, 1, 2])], y[y.isin([-1, 1, 2])])
+    gs.check(None, (FEATURES, y), test=second, only=["GS101"])
+
+
 def test_a_named_task_or_a_named_class_is_no_mark() -> None:
     labels = numpy.where(OMITTED, 255, numpy.arange(60) % 3)
     samples = gs.Samples(FEATURES, labels, task="classification")
+    assert not _noted(samples.notes)
     assert as_samples(samples).subset(torch.arange(30)).y.max() == 255
+    forest = RandomForestClassifier(3, oob_score=True)
+    assert not _noted(gs.out_of_sample(forest, samples).notes)
     assert gs.Samples(FEATURES, labels, task="regression").kind == "regression"
 
 

@@ -451,3 +451,28 @@ def test_names_in_several_columns_are_never_numbers(names: str, form: Any) -> No
     assert samples.kind == samples.settled((40, 3)).kind == "positions"
     with pytest.raises(InvalidInput, match="numbers; got the names"):
         as_samples(samples, task="regression")
+
+
+_ZERO_ONE = torch.tensor([0.0, 1.0] * 20)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        _ZERO_ONE,
+        _ZERO_ONE[:, None],
+        2 * _ZERO_ONE - 1,
+        (2 * _ZERO_ONE - 1).long()[:, None],
+        _ZERO_ONE[:, None].byte(),
+        _ZERO_ONE[:, None].bool(),
+        torch.arange(40).clamp(max=3) - 100 * (torch.arange(40) == 0),
+        torch.arange(40) * 0.3,
+    ],
+)
+def test_samples_read_targets_as_a_pair_does(y: Tensor) -> None:
+    x = torch.randn(40, 3)
+    samples, pair = Samples(x, y), as_samples((x, y))
+    assert samples.kind == pair.kind
+    assert samples.notes == pair.notes
+    assert samples.class_names == pair.class_names
+    assert torch.equal(samples.y, pair.y)

@@ -73,10 +73,10 @@ def test_negative_integers_are_numbers_unless_they_are_two_signs(prices: pandas.
 
 def test_minus_one_beside_numbered_classes_is_refused() -> None:
     frame = pandas.DataFrame({"x": range(40, 0, -1), "y": [k % 4 - 1 for k in range(40)]})
-    with pytest.raises(InvalidInput, match=r"'y'.*10 of 40.*0 to 2.*-100"):
-        split_frame(frame, "y")
-    with pytest.raises(InvalidInput, match="-100"):
-        split_frame(frame, "y", pandas.Series([0, 1, 2]))
+    with pytest.raises(InvalidInput, match=r"10 of 40.*0 to 2.*-100"):
+        gs.check(None, frame, target="y", only=["GS101"])
+    with pytest.raises(InvalidInput, match=r"test: .*-1 in 10"):
+        gs.check(None, frame.assign(y=abs(frame["y"])), target="y", test=frame, only=["GS101"])
     numbers = frame.assign(y=frame["y"].astype(float))
     assert split_frame(frame, "y", split_frame(numbers, "y")[1])[1].dtype == float
     codes = frame["y"].clip(upper=1)

@@ -101,7 +101,7 @@ def test_regression_on_one_number_takes_both_shapes(targets: str, squeezing: boo
 
 def test_zeros_and_ones_stay_regression_targets_on_request() -> None:
     network, y = mlp(1), Y.float()[:, None]
-    readings = gs.measure(network, gs.Samples(X, y))
+    readings = gs.measure(network, gs.Samples(X, y, task="regression"))
     assert readings["loss"].value == pytest.approx(F.mse_loss(network(X), y).item(), rel=1e-6)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pandas
+import pyarrow
 import pytest
 import torch
 
@@ -256,6 +258,16 @@ def test_data_come_back_in_the_form_in_which_they_were_passed(
     rows = [{"size": size, "y": label} for size, label in zip(SIZES, labels, strict=True)]
     again = gs.apply_label_corrections(rows, path, target="y")
     assert [row["y"] for row in again] == expected and rows[0]["y"] == labels[0]
+
+
+@pytest.mark.parametrize("form", [range, deque, pyarrow.array])
+def test_other_columns_of_a_mapping_lose_dropped_rows(tmp_path: Path, form: Any) -> None:
+    column = range(40) if form is range else form(list(range(40)))
+    path = tmp_path / "reviewed.csv"
+    path.write_text("sample,label\n5,drop\n")
+    data = {"x": column, "y": tuple("ab" * 20)}
+    corrected = gs.apply_label_corrections(data, path, target="y")
+    assert [int(str(cell)) for cell in corrected["x"]] == [*range(5), *range(6, 40)]
 
 
 def test_rows_without_a_label_stay_in_the_table(tmp_path: Path) -> None:

@@ -108,6 +108,70 @@ def test_other_forms_of_the_trained_network_are_the_same_one(
     assert monitor.other_network == "" and len(monitor.epochs) == 3
 
 
+class _Scaled(nn.Module):
+    """A copy with a parameter of its own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.network(x)
+
+
+class _Adapted(nn.Module):
+    """A copy of a layer with an update of low rank."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = copy.deepcopy(layer)
+        self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, 32, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.up(self.down(x))
+
+
+def _with_adapter(network: nn.Module) -> nn.Module:
+    first, *others = copy.deepcopy(network).children()
+    return nn.Sequential(_Adapted(first), *others)
+
+
+def _without_parameters(network: nn.Module) -> nn.Module:
+    """As quantized layers, whose weights are no parameters."""
+    copied = copy.deepcopy(network)
+    for layer in copied.modules():
+        for name, weight in list(layer.named_parameters(recurse=False)):
+            delattr(layer, name)
+            layer.register_buffer(name, weight.detach())
+    return copied
+
+
+def _grown(network: nn.Module) -> nn.Module:
+    """Other weights by training from ones that were near zero."""
+    copied = copy.deepcopy(network)
+    with torch.no_grad():
+        for weight in copied.parameters():
+            weight.copy_(torch.randn_like(weight))
+    return copied
+
+
+@pytest.mark.parametrize("form", [_Scaled, _with_adapter, _without_parameters, _grown])
+def test_copies_whose_weights_are_fewer_more_or_far_larger_are_the_same_network(
+    form: Callable[[nn.Module], nn.Module],
+) -> None:
+    network = make_network()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(0.01)
+    trace = trace_of(network)
+    assert trace.difference(trace_of(form(network))) == ""
+
+
+def test_another_network_in_a_wrapper_is_told() -> None:
+    assert "correlate" in trace_of(make_network()).difference(trace_of(_Scaled(make_network(1))))
+
+
 def test_a_resumed_network_is_the_same_one() -> None:
     monitor, network = make_monitor(), make_network()
     monitor.observe(network, 1)

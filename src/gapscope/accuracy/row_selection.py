@@ -22,7 +22,7 @@ from gapscope.base.columns import (
 )
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import as_frame, dense_labels
-from gapscope.base.label_numbers import check_no_missing_marks, notes_on_class_names
+from gapscope.base.label_numbers import notes_on_class_names, notes_on_marks
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
@@ -36,6 +36,9 @@ ROWS = (
     "a pair (x, y) of arrays, tensors, frames (pandas, polars), Arrow tables, sparse matrices or lists, a mapping of "
     "such columns for x, or a Dataset"
 )
+
+READ = Samples | DataLoader | Mapping | IterableDataset
+"""Forms of data that are read into tensors."""
 
 
 def n_rows(value: Any) -> int:
@@ -160,11 +163,9 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
     else:
         kind = ""
     if kind:
-        rows = replace(rows, notes=(*rows.notes, *_check_for_estimator(rows, kind)))
+        notes = _check_for_estimator(rows, kind, is_read=isinstance(data, READ))
+        rows = replace(rows, notes=(*rows.notes, *notes))
     values = np.asarray(rows.targets)
-    numbers = as_numbers(values)
-    if kind == "classifier" and numbers.dtype.kind in "iuf" and np.all(numbers % 1 == 0):
-        check_no_missing_marks(tensor_of(numbers, dtype=torch.int64))
     if kind == "regressor" or values.dtype.kind not in ("ifO" if kind else "i"):
         return rows
     is_missing = np.asarray(values == IGNORED, dtype=bool).reshape(len(values), -1)
@@ -211,18 +212,20 @@ def numbered_classes(y: Any, n: int) -> tuple[tuple[Any, ...], np.ndarray]:
     return tuple(known[code] for code in occurring.tolist()), numbers.numpy()
 
 
-def _check_for_estimator(rows: Rows, kind: str) -> list[str]:
+def _check_for_estimator(rows: Rows, kind: str, *, is_read: bool) -> list[str]:
     """Return notes on names of classes; raise InvalidInput if values are masked, or labels missing."""
     for part in rows.inputs.values() if is_mapping(rows.inputs) else [rows.inputs]:
         check_unmasked(part)
     labels = as_frame(rows.targets)
     check_labels_present(labels)
-    if kind == "regressor" or np.size(labels) != n_rows(labels):
+    if kind == "regressor" or np.prod(np.shape(labels)) != n_rows(labels):
         return []
-    classes, numbers = numbered_classes(labels, n_rows(labels))
-    if not all(isinstance(name, str) for name in classes):
-        return []
-    return notes_on_class_names(classes, tensor_of(numbers))
+    classes, codes = numbered_classes(labels, n_rows(labels))
+    numbers = tensor_of(codes)
+    notes = [] if is_read else notes_on_marks(numbers, [str(name) for name in classes])
+    if all(isinstance(name, str) for name in classes):
+        notes += notes_on_class_names(classes, numbers)
+    return notes
 
 
 def _as_rows(data: Any) -> Rows:
@@ -235,7 +238,7 @@ def _as_rows(data: Any) -> Rows:
             raise InvalidInput(message)
         names: list[str] = getattr(data, "column_names", [])
         data = split_frame(data, next(name for name in LABEL_NAMES if name in names))
-    if isinstance(data, Samples | DataLoader | Mapping | IterableDataset):
+    if isinstance(data, READ):
         samples = as_samples(data)
         kept = None if samples.rows is None else samples.rows.cpu().numpy()
         return Rows(inputs_of(samples), samples.y, samples.notes, kept, samples.n_rows)

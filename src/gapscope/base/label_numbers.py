@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, join_names
-from gapscope.base.targets import IGNORED, are_amounts, count_values, mark_advice
+from gapscope.base.targets import AMOUNTS_NOTE, IGNORED, are_amounts, count_values, mark_advice
 
 MAX_UNUSED_CLASSES = 1000
 """Labels above ten times the classes and so many unused numbers are codes, not classes, by judgment."""
@@ -111,53 +111,108 @@ def check_no_mark(labels: Tensor) -> None:
 MARKS = frozenset({-1, -9}) | {
     sign * number
     for sign in (-1, 1)
-    for number in (99, 255, 999, 9999, 99999, 2**15 - 1, 2**16 - 1, 2**31 - 1)
+    for number in (99, 255, 999, 9999, 99999, 2**15 - 1, 2**16 - 1, 2**31 - 1, 2**32 - 1)
 }
 LOWEST = frozenset({-(2**15), -(2**31), -(2**63)})
 """Numbers that stand for a missing label in many data sets; the lowest of integer types are NaN that was converted."""
 
 
-def check_no_missing_marks(labels: Tensor, owner: str = "Class labels") -> None:
-    """Raise InvalidInput if one or two numbers beyond those of the classes mark samples without a label, such as 255.
+class MarkNote(str):
+    """Note about labels that may mark missing ones, unless something says that they are classes.
+
+    Attributes:
+        largest: The largest of these labels.
+    """
+
+    largest = 0
+
+
+def find_marks(labels: Tensor) -> list[int]:
+    """Return one or two numbers beyond those of the classes that may mark samples without a label, such as 255.
 
     The others are numbered 0, 1, 2, ... or 1, 2, ... without a gap. A positive mark is far above them; -1 just below 0
     is one only if there are three classes or more, since -1, 0 and 1 are codes such as less, as much, more. Labels that
-    are no integers, or have positions, are not looked at.
+    are no integers, or have positions, have none.
 
     Args:
         labels: Labels as passed, of any type.
-        owner: What holds them, for the message.
-
-    Raises:
-        InvalidInput: There are such marks.
     """
     is_integer = not (labels.is_floating_point() or labels.is_complex())
     if not is_integer or labels.dtype == torch.bool or labels[:1].numel() != 1:
-        return
-    labels = labels.flatten().long()
-    values = _different_values(labels)
-    marks: list[int] = []
-    first = 0
-    last = 0
-    for n_below, n_above in ((0, 1), (1, 0), (0, 2), (1, 1), (2, 0)):
-        classes = values[n_below : max(len(values) - n_above, 0)]
-        if len(classes) < 2 or int(classes[-1] - classes[0]) >= len(classes):
-            continue
-        first, last = int(classes[0]), int(classes[-1])
-        others = [*values[:n_below], *values[len(values) - n_above :]]
-        marks = [int(value) for value in others]
-        is_code = marks == [-1] and first == 0 and last == 1
-        are_far = all(mark < 0 or mark - last > MIN_GAP_TO_VOID for mark in marks)
-        if first in (0, 1) and are_far and not is_code and set(marks) <= MARKS | LOWEST:
-            break
-    else:
-        return
-    n_marked = int(torch.isin(labels, torch.tensor(marks, device=labels.device)).sum())
-    listed = join_names(marks)
-    raise InvalidInput(
-        f"{owner} must be numbered without gaps; got {listed} in {n_marked:,} of {len(labels):,} rows, the others "
-        f"are {first} to {last}. Drop rows without a label, or write {IGNORED} there. If it is a class, number it as "
-        'the others are, or pass gs.Samples(x, y, task="classification"); pass amounts as floating-point numbers.'
+        return []
+    values = _different_values(labels.long())
+    counted = values[values >= 0]
+    n_classes = int((counted.diff() == 1).long().cumprod(0).sum()) + 1
+    others = [int(value) for value in (*values[values < 0], *counted[n_classes:])]
+    if len(counted) < 2 or n_classes < 2 or int(counted[0]) > 1:
+        return []
+    last = int(counted[n_classes - 1])
+    is_code = others == [-1] and int(counted[0]) == 0 and last == 1
+    are_far = all(mark < 0 or mark - last > MIN_GAP_TO_VOID for mark in others)
+    if len(others) > MAX_MARKS or is_code or not are_far or not set(others) <= MARKS | LOWEST:
+        return []
+    return others
+
+
+# a whole number of up to 18 digits, which fit the largest integer type, also in the form of a float
+_WHOLE = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0*)?\s*")
+
+
+def notes_on_marks(labels: Tensor, names: Sequence[str] = ()) -> list[str]:
+    """Return a note if labels may mark missing ones (`find_marks`).
+
+    Args:
+        labels: Labels as passed, of any type; where classes have names, their numbers [n].
+        names: Names of the classes, which may be numbers written as text or categories; empty for none.
+
+    Raises:
+        InvalidInput: Such a mark is negative.
+    """
+    if names:
+        numbers = [match for name in names if (match := _WHOLE.fullmatch(name))]
+        if len(numbers) < len(names) or labels.ndim != 1 or bool((labels < 0).any()):
+            return []
+        labels = torch.tensor([int(number[1]) for number in numbers])[labels.cpu()]
+    marks = find_marks(labels)
+    if not marks:
+        return []
+    labels = labels.long()
+    is_mark = torch.isin(labels, torch.tensor(marks, device=labels.device))
+    others = labels[~is_mark & (labels != IGNORED)]
+    found = (
+        f"{join_names(marks)} in {int(is_mark.sum()):,} of {len(labels):,} rows, the others are "
+    )
+    found += f"{int(others.min())} to {int(others.max())}"
+    way_out = (
+        'pass gs.Samples(x, y, task="classification"); pass amounts as floating-point numbers.'
+    )
+    if marks[0] < 0:
+        raise InvalidInput(
+            f"Class labels must be numbered without gaps; got {found}. Drop rows without a label, or write {IGNORED} "
+            f"there. If it is a class, number it as the others are, or {way_out}"
+        )
+    note = MarkNote(
+        f"Labels far beyond the others are read as classes: {found}. If they mark missing labels, drop these rows, or "
+        f"write {IGNORED} there; if not, {way_out}"
+    )
+    note.largest = marks[-1]
+    return [note]
+
+
+def notes_beside(notes: Sequence[str], output_shape: Sequence[int]) -> tuple[str, ...]:
+    """Return notes without doubts whether labels are classes, if there are outputs [n, K] for all classes.
+
+    Args:
+        notes: Notes on how data were read.
+        output_shape: Shape of the outputs of a network, or of predicted probabilities.
+    """
+    if len(output_shape) != 2 or output_shape[1] < 2:
+        return tuple(notes)
+    return tuple(
+        note
+        for note in notes
+        if note != AMOUNTS_NOTE
+        and not (isinstance(note, MarkNote) and note.largest < output_shape[1])
     )
 
 

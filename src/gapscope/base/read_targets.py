@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gapscope.base.batches import CollatedData
 from gapscope.base.columns import naming_note
-from gapscope.base.label_numbers import check_no_missing_marks, notes_on_class_names
+from gapscope.base.label_numbers import notes_on_class_names, notes_on_marks
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
     SIGN_NAMES,
@@ -46,14 +46,14 @@ def read_targets(collated: CollatedData, kind: str | None, notes: list[str]) -> 
         notes: Sentences on how the data were read, added to.
 
     Raises:
-        InvalidInput: The targets have no form of a task, or marks of missing labels among them.
+        InvalidInput: The targets have no form of a task, or negative marks of missing labels among them.
     """
     raw = collated.targets
     names = collated.class_names
     if raw is None:
         return ReadTargets(None, None, names)
-    if kind is None and not names:
-        check_no_missing_marks(raw)
+    if kind is None and not collated.names_are_own:
+        notes += notes_on_marks(raw, names)
     if kind in (None, "classification") and are_signs(raw, kind):
         raw = (raw > 0).long()
         names = SIGN_NAMES

@@ -16,19 +16,17 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.label_numbers import check_no_missing_marks
+from gapscope.base.label_numbers import MarkNote, notes_beside
 from gapscope.base.position_labels import labels_of_positions
 from gapscope.base.precision import reading
 from gapscope.base.read_targets import read_targets
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
-    AMOUNTS_NOTE,
     DOUBTS_OF_REGRESSION,
     INTEGER_REGRESSION_NOTE,
     ONE_HOT_POSITIONS_NOTE,
     SIGN_NAMES,
     TASK_NOTES,
-    are_several,
     check_none_missing,
     check_targets,
     is_zero_one,
@@ -120,11 +118,9 @@ class Samples:
 
         Args:
             inputs: A tensor, or the x of `as_samples`. See the attributes of the class for all parameters.
-            targets: Targets in the form of their task; or as passed, if `task` names it, if they are no tensor, or if
-                they are a matrix of zeros and ones.
+            targets: Targets as passed, read as those of a pair (x, y); bool [n, K > 1] are several labels per sample.
             form: Layout of packed inputs.
-            notes: Notes about the data. None for targets of the user, whose zeros and ones are read as those of a pair
-                (x, y), and which hold no mark of missing labels.
+            notes: Notes about the data. Targets with notes have the form of their task, unless `task` names it.
             class_names: Names of the classes.
             rows: Row numbers in the data that were passed.
             n_rows: Number of rows of the data that were passed.
@@ -144,10 +140,8 @@ class Samples:
         """
         is_read = not isinstance(inputs, Tensor) or not isinstance(targets, Tensor | None)
         if form is None and isinstance(targets, Tensor):
-            is_read |= task is not None
-            if notes is None and task is None:
-                check_no_missing_marks(targets)
-                is_read |= targets.dtype != torch.bool and are_several(targets)
+            are_several = targets.dtype == torch.bool and targets[:1].numel() > 1
+            is_read |= task is not None or (notes is None and not are_several)
         notes = notes or ()
         if is_read:
             read = as_samples(inputs if targets is None else (inputs, targets), task=task)
@@ -398,10 +392,10 @@ class Samples:
         Raises:
             InvalidInput: Some of several labels per sample are missing (-100).
         """
+        left = notes_beside(self.notes, output_shape)
+        if left != self.notes:
+            return replace(self, notes=left).settled(output_shape)
         raw = self.unsettled
-        if AMOUNTS_NOTE in self.notes and len(output_shape) == 2 and output_shape[1] > 1:
-            # a network with an output per class
-            return replace(self, notes=tuple(note for note in self.notes if note != AMOUNTS_NOTE))
         if raw is None:
             return self
         notes = tuple(note for note in self.notes if note not in TASK_NOTES)
@@ -531,7 +525,9 @@ def with_task(samples: Samples, task: str) -> Samples:
         samples.target_columns,
     ):
         refuse_names(samples.class_names, parse_kind(task))
-    notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
+    notes = tuple(
+        note for note in samples.notes if note not in TASK_NOTES and not isinstance(note, MarkNote)
+    )
     targets = parse_targets(raw, [], parse_kind(task))
     return replace(
         samples, targets=targets, notes=notes, unsettled=None, class_axis=CLASS_AXES.get(task)

@@ -37,8 +37,12 @@ def as_second(
     known = [*first.subset(torch.arange(1)).parts]
     if first.targets is not None:
         known.append(first.targets)
+    is_exact = any(part.dtype == torch.float64 for part in known)
+    is_named = first.class_names not in ((), SIGN_NAMES, first.target_columns)
+    # a class of the first, such as "-1", is no mark of a missing label
+    task = "classification" if is_named and first.is_classification else None
     try:
-        second = as_samples(data, is_exact=any(part.dtype == torch.float64 for part in known))
+        second = as_samples(data, is_exact=is_exact, task=task)
     except InvalidInput as error:
         error.args = (f"{owner}: {error}",)
         raise

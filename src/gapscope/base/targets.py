@@ -261,7 +261,7 @@ def check_targets(targets: Tensor) -> None:
                 "per position."
             )
             if targets.ndim == 1:
-                advice = "For K = 1 use y[:, None]."
+                advice = "Pass gs.Samples(x, y), which reads them, or y[:, None]."
             raise InvalidInput(
                 f"Regression targets must have shape [n, K]; got {list(targets.shape)}. {advice}"
             )
@@ -414,7 +414,8 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
     from_one = "They count from 1: pass y - 1. " if int(labels.min()) == 1 else ""
     raise InvalidInput(
         f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. {from_one}"
-        "Give the network one output per class, number the classes 0, 1, 2, ..., or pass y.float() for regression."
+        "Give the network one output per class, number the classes 0, 1, 2, ..., write "
+        f"{IGNORED} where a label is missing, or pass y.float() for regression."
     )
 
 

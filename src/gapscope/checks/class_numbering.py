@@ -8,8 +8,7 @@ from typing import Any
 import numpy
 import torch
 
-from gapscope.base.arrays import tensor_of
-from gapscope.base.label_numbers import check_no_mark, check_no_missing_marks, is_far_above
+from gapscope.base.label_numbers import check_no_mark, is_far_above
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 
@@ -20,9 +19,6 @@ def with_class_names(data: Any, test: Any) -> tuple[Any, Any]:
     Args:
         data: Training data.
         test: Test data; None for none.
-
-    Raises:
-        InvalidInput: A number marks missing labels.
     """
     pairs = [part for part in (data, test) if part is not None]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
@@ -30,8 +26,6 @@ def with_class_names(data: Any, test: Any) -> tuple[Any, Any]:
     labels = [numpy.asarray(pair[1]) for pair in pairs]
     if any(each.dtype.kind != "i" or each.ndim != 1 for each in labels):
         return data, test
-    for each in labels:
-        check_no_missing_marks(tensor_of(each))
     values = numpy.concatenate(labels)
     if values.min(initial=0) >= 0 or IGNORED in values:
         return data, test

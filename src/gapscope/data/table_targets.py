@@ -10,7 +10,7 @@ import torch
 from gapscope.base.columns import as_numbers
 from gapscope.base.errors import InvalidInput
 from gapscope.base.foreign_data import as_frame
-from gapscope.base.label_numbers import check_no_missing_marks, is_far_above
+from gapscope.base.label_numbers import find_marks, is_far_above
 from gapscope.base.row_numbers import MIN_ROWS
 from gapscope.base.targets import IGNORED, are_amounts
 from gapscope.base.type_guards import is_list_or_tuple
@@ -77,7 +77,7 @@ def as_targets(
         like: Targets of the first table, by whose format those of a second are read.
 
     Raises:
-        InvalidInput: It numbers or names the rows, cells of amounts are no numbers, or -1 marks missing classes.
+        InvalidInput: It numbers or names the rows, or cells of amounts are no numbers.
     """
     import pandas
 
@@ -103,9 +103,8 @@ def as_targets(
     if is_text or counts or (n <= MAX_CATEGORIES and not _are_negative_amounts(column)):
         return column, ""
     is_first = like is None or pandas.api.types.is_integer_dtype(like)
-    if is_first and n <= MAX_CATEGORIES:
-        classes = torch.tensor(column.to_numpy(dtype="int64"))
-        check_no_missing_marks(classes, f"Classes of column {str(column.name)!r}")
+    if is_first and find_marks(torch.tensor(column.to_numpy(dtype="int64"))):
+        return column, ""  # classes, of which some may be missing
     low = int(column.min())
     high = int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import unused_category_reason
+from gapscope.base.label_numbers import MarkNote, unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
@@ -202,14 +202,14 @@ def settled_by(source: Any, samples: Samples) -> Samples:
     if isinstance(source, nn.Module):
         samples = with_stated_task(unwrapped(source), samples)
     raw = samples.unsettled
-    if raw is None:
+    if raw is None and not any(isinstance(note, MarkNote) for note in samples.notes):
         return samples
     if isinstance(source, nn.Module):
         bare = unwrapped(source)
         check_hookable(bare)
         return samples.settled(first_pass(bare, in_network_types(bare, samples)).outputs.shape)
     shape = getattr(source, "shape", ())
-    if len(shape) > raw.ndim:
+    if raw is not None and len(shape) > raw.ndim:
         return samples.settled(shape)
     return samples
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.label_numbers import notes_beside
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import SOFT_NOTE, require_targets
@@ -64,6 +65,8 @@ def collect_samples(source: Any, data: Any, features: Any, labels: Any, pred_pro
     samples = as_samples(data, is_exact=source is None)
     for decides in (source, features):
         samples = settled_by(decides, samples)
+    if pred_probs is not None:
+        samples = replace(samples, notes=notes_beside(samples.notes, np.shape(pred_probs)))
     targets = require_targets(samples.targets, "A search for label issues")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(

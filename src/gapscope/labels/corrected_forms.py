@@ -120,9 +120,12 @@ def _take(value: Any, rows: Sequence[int]) -> Any:
     """Return rows of a column in its own form."""
     if hasattr(value, "iloc"):
         return value.iloc[rows]
-    if is_list_or_tuple(value):
-        return type(value)([value[row] for row in rows])
-    return value[rows]
+    if library_of(value) == "pyarrow":
+        return value.take(rows)
+    if hasattr(value, "dtype"):
+        return value[rows]
+    cells = [value[row] for row in rows]
+    return type(value)(cells) if is_list_or_tuple(value) else cells
 
 
 def _as_column(column: pandas.Series, like: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,9 @@ MATRICES, VALUES = 8, 64
 # Correlation of the weights of one network at two recordings, by judgment: that of other initial weights is 0, with a
 # standard error of 0.04 for 8 matrices. With fewer values than one matrix gives, nothing is said.
 MIN_CORRELATION = 0.2
+# Training that makes weights so many times larger leaves a correlation of about a third with the initial ones, and one
+# of 0 at more: such matrices tell nothing.
+MAX_GROWTH = 3
 
 
 @dataclass(frozen=True)
@@ -27,33 +30,40 @@ class NetworkTrace:
     """What is kept of a network to recognize it, also after a copy, a wrapper or a checkpoint.
 
     Attributes:
-        shapes: Hash of the shapes of its parameters, in their order.
-        n_weights: Number of their values.
-        values: Some values of its weight matrices, standardized.
+        n_weights: Number of values of its parameters.
+        matrices: Scale and some standardized values of its largest weight matrices, by shape and number among those of
+            this shape.
         parameters: Weak references to the parameters.
     """
 
-    shapes: str
     n_weights: int
-    values: Float[Tensor, " m"]
+    matrices: Mapping[str, tuple[float, Float[Tensor, " m"]]]
     parameters: tuple[Any, ...] = ()
 
     def difference(self, later: NetworkTrace) -> str:
         """Return why a later trace is that of another network; empty if it is not, or if this cannot be told.
 
+        Matrices of the same shape are compared, since layers may have been added, replaced or wrapped.
+
         Args:
             later: Trace of the network of a later recording.
         """
-        if self._ids & later._ids:
+        if self._ids & later._ids or not self.matrices or not later.matrices:
             return ""
-        if self.shapes != later.shapes:
-            if self.n_weights == later.n_weights:
-                return "its weights have other shapes"
+        common = [key for key in self.matrices if key in later.matrices]
+        if not common and self.n_weights == later.n_weights:
+            return "its weights have other shapes"
+        if not common:
             return f"it has {later.n_weights:,} weights, before {self.n_weights:,}"
-        norms = self.values.norm() * later.values.norm()
-        if len(self.values) < VALUES or float(norms) == 0:
+        pairs = [(self.matrices[key], later.matrices[key]) for key in common]
+        told = [(a, b) for (before, a), (after, b) in pairs if not after > MAX_GROWTH * before]
+        if not told:
             return ""
-        correlation = float(self.values @ later.values / norms)
+        first, second = (torch.cat(values) for values in zip(*told, strict=True))
+        norms = first.norm() * second.norm()
+        if len(first) < VALUES or float(norms) == 0:
+            return ""
+        correlation = float(first @ second / norms)
         if correlation < MIN_CORRELATION:
             return f"its weights correlate with those before by {correlation:.2f}"
         # also of weights that are not finite
@@ -69,20 +79,21 @@ class NetworkTrace:
 
     def state_dict(self) -> dict[str, Any]:
         """Return JSON-serializable values for `from_state`."""
-        return {
-            "shapes": self.shapes,
-            "n_weights": self.n_weights,
-            "values": self.values.tolist(),
-        }
+        matrices = {key: [scale, values.tolist()] for key, (scale, values) in self.matrices.items()}
+        return {"n_weights": self.n_weights, "matrices": matrices}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> NetworkTrace:
         """Return the trace whose `state_dict` this is.
 
         Args:
-            state: What `state_dict` returned.
+            state: What `state_dict` returned; that of an older version has no matrices.
         """
-        return cls(str(state["shapes"]), int(state["n_weights"]), torch.tensor(state["values"]))
+        matrices = {
+            str(key): (float(scale), torch.tensor(values))
+            for key, (scale, values) in state.get("matrices", {}).items()
+        }
+        return cls(int(state["n_weights"]), matrices)
 
 
 def trace_of(network: nn.Module) -> NetworkTrace:
@@ -92,24 +103,31 @@ def trace_of(network: nn.Module) -> NetworkTrace:
         network: The network.
     """
     weights = [w for w in network.parameters() if not isinstance(w, UninitializedParameter)]
-    shapes = hashlib.sha256(str([list(weight.shape) for weight in weights]).encode()).hexdigest()
-    matrices = [weight.detach() for weight in weights if weight.ndim > 1 and weight.numel() > 1]
-    step = -(-len(matrices) // MATRICES) or 1
-    values = [torch.empty(0), *(_standardized(matrix) for matrix in matrices[::step])]
+    matrices: dict[str, Tensor] = {}
+    counts: Counter[torch.Size] = Counter()
+    for weight in weights:
+        if weight.ndim > 1 and weight.numel() > 1:
+            key = "x".join(map(str, weight.shape))
+            matrices[f"{key} {counts[weight.shape]}"] = weight.detach()
+            counts[weight.shape] += 1
+    largest = sorted(matrices, key=lambda key: (-matrices[key].numel(), key))[:MATRICES]
     return NetworkTrace(
-        shapes[:16],
         sum(weight.numel() for weight in weights),
-        torch.cat(values),
+        {key: _standardized(matrices[key]) for key in largest},
         tuple(weakref.ref(weight) for weight in weights),
     )
 
 
-def _standardized(matrix: Tensor) -> Tensor:
-    """Return evenly spaced values of a matrix with mean 0 and standard deviation 1; zeros of a constant one."""
+def _standardized(matrix: Tensor) -> tuple[float, Tensor]:
+    """Return the standard deviation of evenly spaced values of a matrix, and the values, standardized.
+
+    Those of a constant matrix are 0.
+    """
     flat = matrix.reshape(-1)
     values = flat[:: max(1, len(flat) // VALUES)][:VALUES].float().cpu()
     values = values - values.mean()
-    return values / values.std().clamp_min(torch.finfo(values.dtype).tiny)
+    scale = values.std()
+    return float(scale), values / scale.clamp_min(torch.finfo(values.dtype).tiny)
 
 
 class FollowedNetwork:
