@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -234,7 +235,7 @@ def with_copies(**columns: list[str]) -> pandas.DataFrame:
     return frame.assign(**columns, y=[0, 1] * 30)
 
 
-CODES = [f"A-{7919 * i % 10007}" for i in range(60)]
+CODES = [f"A-{i:04d}" for i in range(60)]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,16 @@ CODES = [f"A-{7919 * i % 10007}" for i in range(60)]
     [
         ([f"img/{i:04d}.png" for i in range(60)], 12),
         (CODES, 12),
+        ([f"visit {i + 7}" for i in range(60)], 12),
+        ([str(uuid.uuid5(uuid.NAMESPACE_URL, str(i))) for i in range(60)], 12),
+        ([f"A-{7919 * i % 10007}" for i in range(60)], 0),
+        ([f"C{i % 15 + 1}H{2 * (i % 15) + 2}O{i // 15}" for i in range(60)], 0),
+        ([f"A{i + 1}V" for i in range(60)], 0),
+        ([f"00:{i:02d}:00" for i in range(60)], 0),
+        ([f"{100 + i}x{480 - i}" for i in range(60)], 0),
+        ([f"{i + 1}mg/{60 - i}ml" for i in range(60)], 0),
+        ([f"10.0.1.{i}" for i in range(60)], 0),
+        ([f"{i:016b}" for i in range(60)], 0),
         ([f"C1=CC({'C' * i})" for i in range(60)], 0),
         ([f"a note about visit {i}" for i in range(60)], 0),
         ([f"{1 + i % 12}/{1 + i % 11}/2020" for i in range(60)], 0),
@@ -268,17 +279,25 @@ def test_copies_in_a_test_table_have_other_paths() -> None:
 @pytest.mark.parametrize(
     "order", [torch.arange(60), torch.randperm(60, generator=torch.Generator().manual_seed(4))]
 )
-def test_a_column_of_row_numbers_makes_no_copy_another_row(order: torch.Tensor) -> None:
+def test_copies_are_not_looked_for_through_row_numbers(order: torch.Tensor) -> None:
+    """They may be times: rows that differ in them alone are no copies for sure."""
     x = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
     x = torch.cat([x, x[:12]])
     numbered = torch.cat([x, order[:, None].float() + 5], 1)
-    assert len(exact_repeats(gs.Samples(numbered))) == 12
-    assert len(duplicate_pairs(gs.Samples(numbered))) == 12
-    test = torch.cat([x[:4], torch.arange(4.0)[:, None]], 1)
-    assert len(duplicates_in_test(gs.Samples(numbered), gs.Samples(test))) == 4
-    assert len(exact_copies_in_test(gs.Samples(numbered), gs.Samples(test))) == 4
-    (finding,) = gs.check(None, (numbered, torch.arange(60) % 2), only=["GS101"]).findings
-    assert "column 3 numbers the rows" in finding.evidence
+    assert not exact_repeats(gs.Samples(numbered))
+    (outcome,) = gs.check(None, (numbered, torch.arange(60) % 2), only=["GS101"]).not_checked
+    assert "column 3 numbers the rows" in outcome.reason
+
+
+def test_times_and_few_values_are_no_copies() -> None:
+    days = numpy.arange(210)
+    y = numpy.sin(days / 58) * 10 + days % 7
+    frame = pandas.DataFrame({"day": days, "weekday": days % 7, "month": days // 30})
+    for data in ((frame.to_numpy("float32"), y), (frame, y), (frame.drop(columns="month"), y)):
+        forecast = gs.forecast_accuracy(None, data)
+        assert "repeat" not in " ".join([str(forecast), *forecast.notes])
+        assert not gs.find_label_issues(None, data).conflicts
+        assert not gs.check(None, data, only=["GS101"]).findings
 
 
 def test_measured_values_and_ranks_are_compared() -> None:

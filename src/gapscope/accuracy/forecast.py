@@ -31,7 +31,7 @@ from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by
 from gapscope.inspection.wrapped_networks import refuse_estimator, unwrap_estimator
 from gapscope.labels.copied_inputs import leaking_column_note
-from gapscope.labels.duplicates import exact_repeats
+from gapscope.labels.duplicates import beyond_chance
 from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, scored_row
@@ -43,9 +43,9 @@ MIN_SAMPLES = 12
 
 
 def count_duplicates(samples: Samples, groups: Tensor | None = None) -> tuple[int, int]:
-    """Return the number of samples that repeat one (of another group), and of those with another target."""
+    """Return the number of samples that repeat one (of another group), beyond chance, and how many targets differ."""
     targets = samples.y.tolist()
-    pairs = exact_repeats(samples)
+    pairs = beyond_chance(samples)
     if groups is not None:
         pairs = [(i, j) for i, j in pairs if groups[i] != groups[j]]
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)

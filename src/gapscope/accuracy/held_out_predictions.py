@@ -54,7 +54,7 @@ from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import ready, settled_by
 from gapscope.inspection.wrapped_networks import network_inside, unwrap_estimator
 from gapscope.labels.copied_inputs import leaking_column_note
-from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
+from gapscope.labels.duplicates import MIN_REPEATS, beyond_chance
 from gapscope.measures.embed import features_of_samples
 from gapscope.measures.fitted_labels import network_before_training
 from gapscope.pools.from_spec import prepare_data
@@ -175,7 +175,7 @@ def out_of_sample(
             samples,
             notes=(
                 *samples.notes,
-                *_note_on_repeats(len(exact_repeats(samples)), len(samples)),
+                *_note_on_repeats(len(beyond_chance(samples)), len(samples)),
                 *grouped_rows_note(samples, LEFT_ONE_OUT),
                 *leaking_column_note(samples),
             ),

@@ -47,7 +47,7 @@ from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.copied_inputs import leaking_column_note
-from gapscope.labels.duplicates import exact_repeats
+from gapscope.labels.duplicates import beyond_chance
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.statistics.row_groups import MAX_ENTRIES, SCORED_ON_COPIES, grouped_rows_note
 from gapscope.training.alarms.base import Alarm
@@ -158,8 +158,8 @@ class NetworkProblem:
 
     @property
     def n_repeats(self) -> int:
-        """Number of samples whose inputs repeat those of another one."""
-        return len(exact_repeats(self.samples))
+        """Number of samples whose inputs repeat those of another one, beyond chance."""
+        return len(beyond_chance(self.samples))
 
     @property
     def near_copies_note(self) -> str:
@@ -302,7 +302,7 @@ class MetricProblem:
 
     @property
     def n_repeats(self) -> int:
-        """Number of samples whose inputs repeat those of another one."""
+        """Number of samples whose inputs repeat those of another one, beyond chance."""
         return count_repeats(self.rows.inputs)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -30,22 +31,48 @@ def are_file_paths(values: Iterable[Any]) -> bool:
     return n > 0 and n >= MIN_SHARE * len(cells)
 
 
-# letters, digits and signs that join them, with a digit: "A-1027", "scan_03/17", but no text and no chemical formula
-_CODE = re.compile(r"(?=.*\d)[A-Za-z0-9][\w.:/\\#-]*", re.ASCII)
+# UUIDs, and digests of 64 bits or more as hexadecimal digits
+_DIGEST = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}", re.IGNORECASE)
+# Largest fraction of one digit in digests, by judgment: 1/16 is expected, and bits or fingerprints have half zeros.
+MAX_DIGIT = 0.15
+# one word before a number at the end, but neither a time nor a text: "A-1027", "visit 17"
+_NUMBERED = re.compile(r"((?=\S*[A-Za-z])\S*[^\d\s] ?)(\d+)")
 # rows from which values of their own are codes, by judgment
 MIN_CODES = 10
 
 
 def are_codes(values: Iterable[Any]) -> bool:
-    """Return whether all values are different paths of files, or different codes: they name the rows alone.
+    """Return whether each value surely names its row alone, so that it tells nothing about what the row holds.
+
+    All are different, and paths of files, digests such as UUIDs, or one word with a number that counts the rows in
+    their order. Other texts, such as formulae, times or sizes, may be measured.
 
     Args:
         values: Cells of a column.
     """
-    cells = [str(value).strip() for value in values if isinstance(value, str | PurePath)]
-    if len(cells) < MIN_CODES or len(set(cells)) < len(cells):
+    passed = list(values)
+    cells = [str(value).strip() for value in passed if isinstance(value, str | PurePath)]
+    if not MIN_CODES <= len(cells) == len(passed) == len(set(cells)):
         return False
-    return are_file_paths(cells) or all(_CODE.fullmatch(cell) for cell in cells)
+    return are_file_paths(cells) or _are_digests(cells) or _count_rows(cells)
+
+
+def _are_digests(cells: list[str]) -> bool:
+    """Return whether all cells are digests, of which every digit is as frequent as another."""
+    if not all(_DIGEST.fullmatch(cell) for cell in cells):
+        return False
+    digits = "".join(cells).lower().replace("-", "")
+    return max(map(digits.count, set(digits))) <= MAX_DIGIT * len(digits)
+
+
+def _count_rows(cells: list[str]) -> bool:
+    """Return whether all cells are one word, and a number that is one more than that of the row before."""
+    found = [_NUMBERED.fullmatch(cell) for cell in cells]
+    parts = [match.groups() for match in found if match is not None]
+    if len(parts) < len(cells) or len({word for word, _ in parts}) > 1:
+        return False
+    numbers = [int(number) for _, number in parts]
+    return all(after == before + 1 for before, after in pairwise(numbers))
 
 
 def refuse_file_paths(values: Iterable[Any], owner: str = "The inputs") -> None:

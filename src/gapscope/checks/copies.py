@@ -8,18 +8,17 @@ from functools import cached_property
 
 from gapscope.base.samples import Samples
 from gapscope.labels.duplicates import (
+    MAX_BY_CHANCE,
     MIN_REPEATS,
     compares_all_pairs,
     duplicate_pairs,
     duplicates_in_test,
     exact_copies_in_test,
     exact_repeats,
+    has_few_values,
     repeats_by_chance,
 )
 from gapscope.labels.text_copies import are_word_frequencies
-
-# Repeats are no finding if chance explains at least half of them.
-MAX_BY_CHANCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class Copies:
     @property
     def has_few_values(self) -> bool:
         """Whether no column of a table has a value of its own in half of the samples."""
-        columns = self.samples.inputs.flatten(1).T
-        return all(2 * len(column.unique()) < len(self.samples) for column in columns)
+        return has_few_values(self.samples.inputs)
 
     @cached_property
     def beyond_chance(self) -> Sequence[tuple[int, int]]:

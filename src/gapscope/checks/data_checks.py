@@ -44,9 +44,6 @@ def duplicates(context: Context) -> Outcome:
         )
         if len(across) < len(context.copies.in_test):
             evidence += " exactly"
-    numbers = row_numbers(context.everything)
-    if numbers is not None:
-        evidence += f"; column {name_columns(context.everything.columns, [numbers])} numbers the rows and is left out"
     if context.copies.are_features:
         evidence += (
             "; of features, near-exact copies are found: pass pictures or texts to find others"
@@ -58,6 +55,12 @@ def duplicates(context: Context) -> Outcome:
             evidence += ": their values are few" if context.copies.has_few_values else ""
     is_in_training = bool(context.copies.beyond_chance)
     if not is_in_training and not context.copies.beyond_chance_in_test:
+        numbers = row_numbers(context.everything)
+        if numbers is not None:
+            name = name_columns(context.everything.columns, [numbers])
+            return NotChecked(
+                f"column {name} numbers the rows, so that none repeats another: remove it to find copies"
+            )
         return Fine(evidence)
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:

@@ -37,7 +37,7 @@ def _has_one_value_per_class(part: Tensor, labels: Tensor) -> bool:
     same = all(
         bool((rows[some] == rows[first[codes[some]]]).all()) for some in order.split(N_FIRST)
     )
-    return same and len(rows[first].unique(dim=0)) == len(classes)
+    return same and bool(rows.numel()) and len(rows[first].unique(dim=0)) == len(classes)
 
 
 def _is_copy(part: Tensor, targets: Tensor, *, is_only: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,25 +53,8 @@ def row_numbers(samples: Samples) -> int | None:
     return columns[0] if len(columns) == 1 else None
 
 
-def without_column(samples: Samples, column: int | None) -> Samples:
-    """Return samples of a table without one of its columns.
-
-    Args:
-        samples: The samples.
-        column: Index of the column; None for none.
-    """
-    if column is None:
-        return samples
-    x = samples.inputs
-    return replace(samples, inputs=torch.cat([x[:, :column], x[:, column + 1 :]], 1), columns=())
-
-
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
-    """Return pairs of the first and every later sample with equal values, and equal texts, sorted.
-
-    A column that numbers the rows is left out.
-    """
-    samples = without_column(samples, row_numbers(samples))
+    """Return pairs of the first and every later sample with equal values, and equal texts, sorted."""
     first: dict[bytes, int] = {}
     parts = samples.parts
     if samples.text_keys is not None:
@@ -170,7 +154,6 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
         samples: The samples.
         seconds: CPU seconds that may be used.
     """
-    samples = without_column(samples, row_numbers(samples))
     if not compares_all_pairs(samples, seconds):
         return exact_repeats(samples)
     texts = copied_texts(samples)
@@ -193,6 +176,8 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
     return sorted(pairs)
 
 
+# Repeats are no copies if chance explains at least half of them, by judgment.
+MAX_BY_CHANCE = 0.5
 # by judgment
 N_SHUFFLES = 3
 
@@ -201,8 +186,8 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     """Return the number of samples of a table that would repeat another one if its columns were independent.
 
     Every column is shuffled within each class; mean of three draws. Tables of few columns, or of columns with few
-    values, repeat by design. 0 for other inputs than tables, and for fewer than two columns that vary: the values of
-    one stay the same.
+    values, repeat by design, and so does a single column in which less than half of the samples have another value. 0
+    for other inputs than tables, and for one column of more values: shuffled, they stay the same.
 
     Args:
         samples: The samples.
@@ -214,7 +199,8 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     varying = torch.nonzero((inputs != inputs[:1]).any(0)).flatten().tolist()
     keys = None if are_word_frequencies(samples) else samples.text_keys
     if len(varying) + (keys is not None) < 2:  # shuffled constants stay the same
-        return 0.0
+        has_few = len(varying) == 1 and has_few_values(inputs)
+        return float(len(exact_repeats(samples))) if has_few else 0.0
     labels = torch.zeros(len(samples), dtype=torch.long)
     if samples.targets is not None and samples.is_classification:
         labels = samples.y.cpu()
@@ -236,10 +222,33 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     return found / N_SHUFFLES
 
 
+def has_few_values(inputs: Float[Tensor, "n ..."]) -> bool:
+    """Return whether no column has a value of its own in half of the samples.
+
+    Args:
+        inputs: Inputs of the samples.
+    """
+    return all(2 * len(column.unique()) < len(inputs) for column in inputs.flatten(1).T)
+
+
+def beyond_chance(
+    samples: Samples, pairs: Sequence[tuple[int, int]] | None = None
+) -> Sequence[tuple[int, int]]:
+    """Return pairs of copies; none if independent columns would have half of the exact repeats of a table.
+
+    Args:
+        samples: The samples.
+        pairs: Their copies; None for their exact repeats.
+    """
+    exact = exact_repeats(samples)
+    pairs = exact if pairs is None else pairs
+    if not pairs or not exact or are_word_frequencies(samples):
+        return pairs
+    by_chance = repeats_by_chance(samples, seconds=0.0)
+    return [] if by_chance >= MAX_BY_CHANCE * len(exact) else pairs
+
+
 def _joined(samples: Samples, test: Samples) -> Samples:
-    """Return all inputs, without a column that numbers the training samples."""
-    column = row_numbers(samples)
-    samples, test = (without_column(part, column) for part in (samples, test))
     return join_samples(replace(samples, targets=None), replace(test, targets=None))
 
 
@@ -268,7 +277,6 @@ def duplicates_in_test(
     """
     n = len(samples)
     both = _joined(samples, test)
-    samples = without_column(samples, row_numbers(samples))
     exact = _exact_copies(both, n)
     if not compares_all_pairs(both, seconds):
         return _by_test_sample(exact)

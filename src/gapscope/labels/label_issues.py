@@ -31,6 +31,7 @@ from gapscope.labels.corrections import with_class_masks
 from gapscope.labels.duplicates import (
     MAX_SAMPLES,
     ONLY_EXACT,
+    beyond_chance,
     compares_all_pairs,
     duplicate_pairs,
     duplicates_in_test,
@@ -142,7 +143,10 @@ def _with_copies(
         if len(samples) <= MAX_SAMPLES and not compares_all_pairs(samples, seconds):
             issues = replace(issues, notes=(*issues.notes, ONLY_EXACT))
         pairs = duplicate_pairs(samples, seconds=seconds)
-    return replace(issues, samples=samples, conflicts=conflicting_duplicates(samples, pairs))
+    conflicts = conflicting_duplicates(samples, pairs)
+    if conflicts and not beyond_chance(samples, pairs):
+        conflicts = ()
+    return replace(issues, samples=samples, conflicts=conflicts)
 
 
 def _with_copies_in_test(
