@@ -626,3 +626,11 @@ def test_names_of_labels_hide_no_column_of_the_table() -> None:
     assert list(table.columns) == ["a", "given a", "given a (2)", "given given a"]
     assert (table[["given a (2)", "given given a"]].to_numpy() == frame.to_numpy()).all()
     assert (to_values(table).numpy() == result.predictions).all()
+
+
+@pytest.mark.parametrize("is_several", [True, False])
+def test_targets_that_the_outputs_do_not_fit_are_refused(is_several: bool) -> None:
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    targets = x[:, :2] > 0 if is_several else (torch.arange(60) % 3).double()
+    with pytest.raises(InvalidInput, match="output"):
+        gs.out_of_sample(torch.nn.Linear(4, 3), (x, targets))

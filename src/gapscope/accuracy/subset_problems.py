@@ -228,8 +228,12 @@ def comparable_outputs(subject: Ready) -> Tensor:
     """Return a network's outputs, in float64.
 
     Raises:
+        InvalidInput: Regression targets or several labels do not fit them.
         NotMeasurable: Some are NaN or infinite, so that they predict nothing.
     """
+    # outputs for other classes leave the features; numbers are targets of these outputs
+    if subject.samples.kind in ("regression", "multi-label") and not subject.mismatch:
+        subject.samples.task.check_outputs(subject.samples.y, subject.n_outputs)
     with inspection_mode(subject.network):
         outputs = network_outputs(subject.network, subject.samples.inputs).double()
     subject.samples.task.check_finite(outputs, subject.samples.y.to(outputs.device))
