@@ -162,7 +162,7 @@ def test_a_collate_function_that_fails_and_a_worker_that_dies(workers: int) -> N
         as_samples(loader)
     if workers:
         with pytest.raises(
-            InvalidInput, match=r"batch \d raised (RuntimeError|Connection).*num_workers=0"
+            InvalidInput, match=r"batch \d raised (RuntimeError|Connection|EOFError).*num_workers=0"
         ):
             as_samples(DataLoader(Dying(), batch_size=8, num_workers=1))
 
