@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+import gapscope as gs
 from gapscope import checks
+from gapscope.base.errors import InvalidInput
+from gapscope.cli.arguments import read_second
 from gapscope.cli.options import NO_ANSWER
 from gapscope.cli.wording import in_a_shell
 from support.commands import GRID, gapscope
@@ -349,3 +353,9 @@ def test_the_column_of_labels_is_named(tmp_path: Path) -> None:
     table.write_text("\n".join(["c,a,b", *rows]))
     shown = gapscope("check", str(table), "--only", "GS101")
     assert "labels are column 'b', the last" in " ".join(shown.stderr.split())
+
+
+def test_a_table_beside_samples_of_a_pool_says_that_their_encoding_is_not_known() -> None:
+    samples = gs.Samples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(InvalidInput, match="encoding is not known"):
+        read_second(Path("test.csv"), None, samples)

@@ -55,6 +55,23 @@ def test_labels_as_they_are_do_not_count_and_a_list_may_be_parquet(tmp_path: Pat
     assert (tmp_path / "out.csv").read_text().splitlines() == [LINES[0], changed, *LINES[2:4]]
 
 
+def test_lists_of_several_reviewers_are_applied_together(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(LINES) + "\n")
+    first, second, output = (tmp_path / name for name in ("first.csv", "second.csv", "out.csv"))
+    first.write_text("sample,label\n0,008\n")
+    second.write_text("sample,label\n0,008\n3,drop\n")
+    command = ["correct", str(table), str(first), str(second), str(output)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.exception
+    assert output.read_text().splitlines() == [
+        LINES[0], LINES[1].replace("007", "008"), *LINES[2:4]
+    ]  # fmt: skip
+    second.write_text("sample,label\n0,drop\n")
+    with pytest.raises(GapscopeError, match=r"sample 0 .*first.*second"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
 @pytest.mark.parametrize("orient", ["table", "split", "values"])
 def test_other_json_of_pandas_is_named_with_what_is_needed(orient: str, tmp_path: Path) -> None:
     table = tmp_path / "table.json"

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gapscope as gs
+from gapscope.base.errors import InvalidInput
 from gapscope.cli import app
 from support.commands import GRID
 
@@ -34,6 +35,26 @@ def test_csv_with_string_labels(tmp_path: Path) -> None:
     )
     shown = CliRunner().invoke(app, ["forecast", str(path)])
     assert shown.exit_code == 0 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
+
+
+def test_held_out_targets_have_the_name_of_their_column(tmp_path: Path) -> None:
+    table, output = tmp_path / "table.csv", tmp_path / "out.csv"
+    frame = pandas.DataFrame({"size": [k % 9 + 0.5 for k in range(60)]})
+    frame.assign(price=2.5 * frame["size"]).to_csv(table, index=False)
+    done = CliRunner().invoke(app, ["out-of-sample", str(table), "--output", str(output)])
+    assert done.exit_code == 0, done.exception
+    assert list(pandas.read_csv(output)) == ["sample", "price", "given price"]
+    frame = pandas.read_csv(table)
+    predictions = pandas.read_csv(output, index_col="sample")
+    issues = gs.find_label_issues(None, frame, target="price", pred_probs=predictions)
+    assert issues.samples is not None and len(issues.samples) == 60
+
+
+def test_a_grid_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID)
+    with pytest.raises(InvalidInput, match="it is a TOML grid"):
+        CliRunner().invoke(app, ["out-of-sample", str(path)], catch_exceptions=False)
 
 
 def test_an_interruption_shows_finished_rows_and_ends_the_grid(

@@ -307,7 +307,7 @@ def read_labelled_table(
 
     if not path.exists():
         raise InvalidInput(
-            f"{path} must be a table (CSV, JSON lines, Parquet), a TOML grid or module:function; there is no such file."
+            f"{path} must be a table (CSV, JSON lines, Parquet) or module:function; there is no such file."
         )
     first_labels = None
     as_text: tuple[str, ...] = ()
@@ -348,7 +348,7 @@ def read_second(path: Path, column: str | None, data: Any) -> Any:
         return read_labelled_table(path, column, like=data).pair
     is_pair = is_list_or_tuple(data) and len(data) == 2
     inputs = as_frame(data[0] if is_pair else data)
-    if not hasattr(inputs, "columns"):
+    if not hasattr(inputs, "iloc"):
         raise InvalidInput(
             f"--test {path} is read like the training data, which must be a table, a frame or a folder of pictures; "
             f"got {describe_value(inputs)}, whose encoding is not known. Return the test data from the function: "
@@ -375,8 +375,11 @@ def read_source(
 
     Raises:
         BadParameter: There are groups without a table.
+        InvalidInput: The source is a grid, or no such file.
     """
     import typer
+
+    from gapscope.base.errors import InvalidInput
 
     if groups is not None and (is_factory(source) or is_grid(source) or source.is_dir()):
         raise typer.BadParameter("--groups names a column of a table; pass a table.")
@@ -385,6 +388,11 @@ def read_source(
         return returned.network, split_returned(returned.data, column, source), None
     if source.is_dir():
         return None, read_pictures(source, side), None
+    if is_grid(source):
+        raise InvalidInput(
+            f"{source} must be a table, module:function or a folder of pictures; it is a TOML grid, which this command "
+            "does not read. Pass the samples."
+        )
     table = read_labelled_table(source, column, groups=groups)
     return None, table.pair, table.groups
 

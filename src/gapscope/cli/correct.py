@@ -1,4 +1,4 @@
-"""`gapscope correct`: a table with the labels of a reviewed list."""
+"""`gapscope correct`: a table with the labels of reviewed lists."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def correct(
     table: Path = typer.Argument(
         help="Table (CSV, JSON lines, Parquet) of which `gapscope labels` made the list."
     ),
-    reviewed: Path = typer.Argument(
-        help="The list (CSV, Parquet) with correct labels in its column `label`, or `drop` to remove the row."
+    reviewed: list[Path] = typer.Argument(
+        help="The list (CSV, Parquet) with correct labels in its column `label`, or `drop` to remove the row; or those "
+        "of several reviewers."
     ),
     output: Path = typer.Argument(
         help="File of the corrected table, in the format of the first. Everything else in it is as before."
     ),
     column: str | None = LABEL_COLUMN,
 ) -> None:
-    """Write a table with the labels of a reviewed list, and without the rows that it drops."""
+    """Write a table with the labels of reviewed lists, and without the rows that they drop."""
     from gapscope.base.errors import InvalidInput
     from gapscope.base.files import write_output
     from gapscope.base.samples import as_samples
@@ -43,10 +44,10 @@ def correct(
     from gapscope.data.frames import encode_inputs
     from gapscope.data.table_targets import FORMAT
     from gapscope.labels.corrected_files import corrected_file
-    from gapscope.labels.corrections import read_decisions
+    from gapscope.labels.corrections import read_lists
     from gapscope.labels.label_cells import are_equal
 
-    check_outputs(output, sources=(table, reviewed))
+    check_outputs(output, sources=(table, *reviewed))
     if not is_table(table):
         raise InvalidInput(
             f"{table} must be a table (CSV, JSON lines, Parquet). Pass other data to "
@@ -56,12 +57,16 @@ def correct(
     inputs, labels = read_labelled_table(table, column).pair
     data, _, _ = encode_inputs((inputs, labels))
     samples = as_samples(data)
-    decisions = read_decisions(samples, reviewed, labels.attrs.get(FORMAT))
+    decisions = read_lists(samples, reviewed, labels.attrs.get(FORMAT))
     write_output(output, corrected_file(table, labels, samples, decisions))
     n_dropped = sum(decision is None for decision in decisions.values())
     old = samples.y.flatten().tolist()
     n_equal = sum(are_equal(value, old[index], samples) for index, value in decisions.items())
     changed = pluralize(len(decisions) - n_dropped - n_equal, "label")
-    unchanged = f" ({n_equal} already as in the list)" if n_equal else ""
+    unchanged = (
+        f" ({n_equal} already as in the {'list' if len(reviewed) == 1 else 'lists'})"
+        if n_equal
+        else ""
+    )
     dropped = pluralize(n_dropped, "row")
     print_lines(f"{changed} set{unchanged}, {dropped} dropped; written: {output}", err=True)

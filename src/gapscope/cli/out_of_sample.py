@@ -31,12 +31,20 @@ def _rows(result: HeldOutPredictions) -> list[dict[str, Any]]:
     ]
 
 
-def _write(result: HeldOutPredictions, path: Path) -> None:
-    """Write a CSV file: row number, a column per class or target, and the given label or targets."""
-    from gapscope.labels.prediction_columns import free_name
+def _write(result: HeldOutPredictions, path: Path, name: Any = None) -> None:
+    """Write a CSV file: row number, a column per class or target, and the given label or targets.
+
+    Args:
+        result: The predictions.
+        path: The file.
+        name: Name of the column of the labels or of one target; None for none.
+    """
+    from gapscope.labels.prediction_columns import free_name, given_names
     from gapscope.results.csv_files import write_csv
 
     table = result.to_pandas()
+    if result.task == "regression" and name is not None and result.predictions.shape[1] == 1:
+        table.columns = [str(name), *given_names([str(name)])]
     if result.positions is None:
         table.insert(0, free_name("sample", list(table)), table.index)
     write_csv(path, table)
@@ -59,6 +67,7 @@ def out_of_sample(
 ) -> None:
     """Predict every row by a model that was fitted without it."""
     from gapscope.accuracy.held_out_predictions import out_of_sample as predict
+    from gapscope.base.type_guards import is_list_or_tuple
     from gapscope.cli.arguments import read_source
     from gapscope.cli.progress import handle_interrupts
 
@@ -67,7 +76,8 @@ def out_of_sample(
         source, data, of_groups = read_source(target, column, groups, side)
         result = predict(source, data, groups=of_groups, seed=seed)
     if output is not None:
-        _write(result, output)
+        labels = data[1] if is_list_or_tuple(data) and len(data) == 2 else None
+        _write(result, output, getattr(labels, "name", None))
     if json:
         print_json({**result.to_dict(), "rows": _rows(result)})
     else:

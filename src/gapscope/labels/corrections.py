@@ -281,8 +281,30 @@ def read_decisions(
     return decisions
 
 
+def read_lists(
+    samples: Samples, paths: Sequence[str | Path], form: TextFormat | None = None
+) -> dict[int, float | None]:
+    """Return the decisions of several reviewed lists (`read_decisions`).
+
+    Args:
+        samples: Samples with one label or target each, of which the lists were made.
+        paths: The lists.
+        form: How the column of the targets holds numbers, if they are text.
+
+    Raises:
+        InvalidInput: As for `read_decisions`, or two lists contradict each other.
+    """
+    lists = [
+        (each, {(index,): value for index, value in read_decisions(samples, each, form).items()})
+        for each in paths
+    ]
+    decisions = {index: value for (index,), value in _join(samples, lists).items()}
+    _check_remaining(samples, decisions, join_names(paths))
+    return decisions
+
+
 def _check_remaining(
-    samples: Samples, decisions: Mapping[int, float | None], path: ListPath
+    samples: Samples, decisions: Mapping[int, float | None], path: str | Path
 ) -> None:
     """Raise InvalidInput if no sample would remain."""
     if sum(decision is None for decision in decisions.values()) == len(samples):
@@ -366,12 +388,7 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
     samples.original(())  # indices mean nothing if the order changes
     labels: Any = data[1] if isinstance(data, tuple) and len(data) == 2 else None
     form = getattr(labels, "attrs", {}).get(FORMAT)
-    lists = [
-        (each, {(index,): value for index, value in read_decisions(samples, each, form).items()})
-        for each in paths
-    ]
-    decisions = {index: value for (index,), value in _join(samples, lists).items()}
-    _check_remaining(samples, decisions, path)
+    decisions = read_lists(samples, paths, form)
     if keeps_form(passed, target):
         if samples.kind == "regression":
             values = as_series(labels if target is not None else encoded[1]).astype(float)
