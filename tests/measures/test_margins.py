@@ -14,6 +14,7 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
 from gapscope.measures.measurement import measure
 from gapscope.measures.training_fit import output_margin
+from gapscope.measures.unit_sparsity import unit_sparsity
 
 
 def test_percentiles_of_known_margins() -> None:
@@ -90,5 +91,8 @@ def test_networks_without_a_margin() -> None:
         margin_signature(network, x, 1 - y)
     with pytest.raises(NotMeasurable, match="Layer 'input'"):
         margin_signature(network, x[[0, 0]], y[[0, 0]])
-    with pytest.raises(NotMeasurable, match="has 1 output"):
-        margin_signature(nn.Linear(3, 1), x, torch.zeros(6).long())
+    for labels in (torch.zeros(6).long(), torch.arange(6) % 2):
+        with pytest.raises(NotMeasurable, match="has 1 output"):
+            margin_signature(nn.Linear(3, 1), x, labels)
+        with pytest.raises(NotMeasurable, match="has 1 output"):
+            unit_sparsity(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), x, labels)

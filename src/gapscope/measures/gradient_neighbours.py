@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.targets import check_labels
+from gapscope.base.task import class_logits
 from gapscope.gradients.kernel import most_similar
 from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures._forward import Inputs, Labels
@@ -24,7 +25,7 @@ class GradientNeighbours:
     Attributes:
         neighbours: Indices of the neighbours, the most similar first, [n, k].
         labels: Labels of all samples.
-        classes: Number of outputs of the network.
+        classes: Number of classes: of outputs of the network, or two for one output.
         probabilities: Predicted probabilities of all samples.
         voters: Number of voting neighbours.
     """
@@ -119,7 +120,7 @@ def neighbours_from_kernel(
     check_range("voters", voters, 1)
     nearest = most_similar(kernel, neighbours, groups).cpu()
     with measurement_mode(network):
-        probabilities = network_outputs(network, x).double().softmax(1).cpu()
+        probabilities = class_logits(network_outputs(network, x).double()).softmax(1).cpu()
     check_labels(y, probabilities.shape[1])
     return GradientNeighbours(
         nearest, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours)

@@ -159,8 +159,8 @@ def margin_signature(
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         n_outputs = number_of_outputs(network, x)
-        check_labels(y, n_outputs)
         check_has_margin(n_outputs)
+        check_labels(y, n_outputs)
         if layers is None:
             names = default_layers(network, prepare_inputs(network, x[:1]))
         elif isinstance(layers, str):

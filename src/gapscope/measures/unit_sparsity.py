@@ -18,7 +18,7 @@ from gapscope.ablation.class_curves import (
     reversed_turning_points,
     turning_points,
 )
-from gapscope.base.errors import check_range
+from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
@@ -220,6 +220,9 @@ def unit_sparsity(
     Returns:
         Both numbers with curves, turning points and caveats; by layer for a sequence.
 
+    Raises:
+        NotMeasurable: The network has a single output.
+
     >>> network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 4))
     >>> for layer in (network[0], network[2]):
     ...     _ = nn.init.eye_(layer.weight)
@@ -238,6 +241,10 @@ def unit_sparsity(
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, x[:64]))
         n_outputs = number_of_outputs(network, x)
+        if n_outputs < 2:
+            raise NotMeasurable(
+                "The network has 1 output; unit_sparsity needs at least 2 classes. Give it one output per class."
+            )
         check_labels(y, n_outputs)
         for name in names:
             curves = class_curves(network, x, y, name, unit_axis, chunk_size)

@@ -13,6 +13,8 @@ from torch import nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
+from gapscope.measures.gradient_neighbours import gradient_neighbours
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import Alarm, PeakAlarm, alarms, make_alarm
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
@@ -162,3 +164,64 @@ def test_an_alarm_without_a_setting_that_it_needs_is_refused() -> None:
     for build in (lambda: make_alarm("canaries"), lambda: Monitor(data, alarm="canaries")):
         with pytest.raises(InvalidInput, match=r"needs the setting 'canaries'.*CanaryAlarm\("):
             build()
+
+
+class BothLogits(nn.Module):
+    """The logits 0 and z of a network with one output z."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.network(x)
+        return torch.cat([torch.zeros_like(z), z], 1)
+
+
+def binary() -> tuple[nn.Sequential, Samples]:
+    torch.manual_seed(0)
+    y = torch.arange(60) % 2
+    x = torch.randn(60, 6) + y[:, None]
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), Samples(x, y)
+
+
+@pytest.mark.parametrize("name", ["shared_learning", "canaries"])
+def test_one_output_of_two_classes_is_the_logit_beside_0(name: str) -> None:
+    network, samples = binary()
+    numbers = list[dict[str, float]]()
+    for each in (network, BothLogits(network)):
+        alarm = make_alarm(name) if name != "canaries" else CanaryAlarm(Canaries(samples.y))
+        data = samples
+        if isinstance(alarm, CanaryAlarm):
+            data = Samples(samples.inputs, alarm.canaries.labels)
+        alarm.set_indices(torch.arange(60))
+        alarm.begin(each, data)
+        numbers.append(alarm.observe(each, data, 1))
+    assert numbers[0] == pytest.approx(numbers[1], nan_ok=True)
+
+
+def test_the_joint_alarm_of_one_output_is_that_of_both_logits() -> None:
+    network, samples = binary()
+    alarm = make_alarm("joint")
+    alarm.begin(network, samples)
+    numbers = alarm.observe(network, samples, 1)
+    cosines = list[torch.Tensor]()
+    weight = network[2].weight
+    for x, y in zip(samples.inputs, samples.y, strict=True):
+        loss = nn.functional.binary_cross_entropy_with_logits(network(x), y[None].float())
+        (gradient,) = torch.autograd.grad(loss, [weight])
+        cosines.append(torch.cosine_similarity(-gradient.flatten(), weight.flatten(), dim=0))
+    assert numbers["alarm.alignment"] == pytest.approx(torch.stack(cosines).mean().item(), rel=1e-4)
+    both = BothLogits(network)
+    loo = kernel_leave_one_out(both, samples.inputs, samples.y).predictions.clamp(0, 1).cpu()
+    agreed = (both(samples.inputs).softmax(1) * loo).sum(1).mean()
+    assert numbers["alarm.agreement"] == pytest.approx(agreed.item(), rel=1e-4)
+
+
+def test_neighbours_in_gradient_space_of_one_output_are_those_of_both_logits() -> None:
+    network, samples = binary()
+    one, two = (
+        gradient_neighbours(each, samples.inputs, samples.y, neighbours=5).scalars()
+        for each in (network, BothLogits(network))
+    )
+    assert one == two

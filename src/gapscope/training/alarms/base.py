@@ -18,6 +18,7 @@ from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import check_settings
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels, require_labels
+from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 
 _logger = logging.getLogger("gapscope")
@@ -236,10 +237,14 @@ class PeakAlarm(Alarm):
 
 
 def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
-    """Return the outputs in evaluation mode, float64 on the CPU, from one forward pass."""
+    """Return the outputs in evaluation mode, float64 on the CPU, from one forward pass.
+
+    Those of a classifier are the logits of all classes, also for two classes with one output.
+    """
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs).double().cpu()
     if samples.is_classification:
+        outputs = class_logits(outputs)
         check_labels(samples.y, outputs.shape[1])
     return outputs
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels
+from gapscope.base.task import class_logits
 from gapscope.inspection.hooks import copied_calls, record_module_calls
 from gapscope.inspection.outputs import inspection_mode, network_outputs, prepare_inputs
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
@@ -49,9 +50,11 @@ def alignments(
 
     The gradient of sample i is $(p_i - y_i) z_i^\top$ (softmax p, one-hot y, features z), so that the cosine is
     $\langle y_i - p_i, W z_i \rangle / (\lVert y_i - p_i \rVert \lVert z_i \rVert \lVert W \rVert_F)$; 0 where a
-    gradient vanishes.
+    gradient vanishes. A single output is the logit of class 1 beside 0.
     """
-    residual = nn.functional.one_hot(labels, outputs.shape[1]).to(outputs) - outputs.softmax(1)
+    logits = class_logits(outputs)
+    residual = nn.functional.one_hot(labels, logits.shape[1]).to(logits) - logits.softmax(1)
+    residual = residual[:, -outputs.shape[1] :]
     norms = residual.norm(dim=1) * features.norm(dim=1) * weight.norm()
     return (residual * (features @ weight.T)).sum(1) / norms.clamp_min(
         torch.finfo(outputs.dtype).tiny
@@ -70,7 +73,7 @@ def observed_alignments(
                 network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
             )
         weight = layer.weight.detach().double().cpu()
-    check_labels(labels, outputs.shape[1])
+    check_labels(labels, class_logits(outputs).shape[1])
     features = torch.cat([call.input.double().cpu() for call in calls])
     return alignments(outputs, features, weight, labels)
 
