@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.errors import InvalidInput
 from gapscope.data import load_dataset
 from gapscope.measures.gradient_neighbours import gradient_neighbours
 from gapscope.measures.kernel_leave_one_out import (
@@ -16,6 +17,7 @@ from gapscope.measures.kernel_leave_one_out import (
     kernel_leave_one_out,
     kernel_leave_one_out_at_both_weights,
 )
+from gapscope.measures.measurement import measure
 from gapscope.networks import build_network
 from gradients.reference import dense_jacobian
 
@@ -161,3 +163,22 @@ def test_agreement_and_conflict_by_hand() -> None:
     assert result.votes.sum(1).tolist() == [1.0] * 6
     assert result.votes[2].tolist() == [1.0, 0.0]
     assert result.scalars() == {"agreement": result.agreement, "conflict": result.conflict}
+
+
+def test_several_labels_per_sample_are_columns() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(14, 4, dtype=torch.float64, generator=generator)
+    y = torch.rand(14, 3, generator=generator) < 0.4
+    network = network_of()
+    expected = kernel_leave_one_out(network, x, y.double())
+    for labels in (y, y.long()):
+        result = kernel_leave_one_out(network, x, labels)
+        assert torch.equal(result.predictions, expected.predictions)
+        assert result.scalars() == expected.scalars() and "accuracy" not in result.scalars()
+    state = copy.deepcopy(network.state_dict())
+    measured = measure(network, (x, y), measures=["kernel_leave_one_out"], initial_state=state)
+    assert measured.values()["kernel_leave_one_out.trained.squared_error"] == pytest.approx(
+        expected.squared_error
+    )
+    with pytest.raises(InvalidInput, match="zeros and ones"):
+        kernel_leave_one_out(network, x, 2 * y.long())

@@ -14,6 +14,7 @@ from gapscope.base.groups import numbered_groups
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
+from gapscope.base.targets import is_zero_one
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.gradients.projections import projected_kernel
 from gapscope.inspection.chunking import memory_budget
@@ -47,10 +48,10 @@ class KernelLeaveOneOut:
 
     Attributes:
         predictions: LOO prediction of the targets (one column per class, or per regression target), [n, k], float64.
-        labels: Class labels; None for regression.
+        labels: Class labels; None for regression and for several labels per sample.
         ridge: The selected ridge, in units of the mean eigenvalue of the kernel.
-        squared_error: Mean over samples of the summed squared LOO residuals (of one-hot labels, or in squared units of
-            the regression target).
+        squared_error: Mean over samples of the summed squared LOO residuals (of one-hot labels, of several labels,
+            or in squared units of the regression target).
         explained: R² = 1 - squared_error / squared error of the leave-one-out mean.
         effective_dimension: Degrees of freedom of the fit, including 1 for the intercept.
         largest_leverage: Largest weight of the target of a sample in its own fit; near 1 LOO is unreliable.
@@ -254,7 +255,7 @@ def projected_leave_one_out(
     Args:
         network: Network that returns raw outputs [n, K].
         x: Inputs [n, ...].
-        y: Class labels [n], or regression targets [n, K].
+        y: Class labels [n], several labels per sample [n, K] (zeros and ones), or regression targets [n, K].
         combinations: Number of random orthonormal combinations of the outputs; as many as outputs are exact.
         max_exact: Number of samples up to which there are no landmarks.
         landmarks: Number of random landmarks for more samples.
@@ -306,11 +307,16 @@ def _leave_one_out(
     groups: Any = None,
 ) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
-    if y.is_floating_point():
+    if y.is_floating_point() or (y.ndim == 2 and is_zero_one(y)):
         labels = None
         targets = y.double().to(kernel.device)
+    elif y.ndim > 1:
+        raise InvalidInput(
+            f"y must be class labels [n], zeros and ones [n, K], or numbers for regression; got {y.dtype} "
+            f"{list(y.shape)}. Pass y.float() for regression."
+        )
     else:
-        labels = y.to(kernel.device)
+        labels = y.long().to(kernel.device)
         with measurement_mode(network):
             n_outputs = number_of_outputs(network, x)
         targets = torch.nn.functional.one_hot(labels, max(n_outputs, int(y.max()) + 1)).double()

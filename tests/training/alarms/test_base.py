@@ -206,7 +206,7 @@ def test_the_joint_alarm_of_one_output_is_that_of_both_logits() -> None:
     alarm.begin(network, samples)
     numbers = alarm.observe(network, samples, 1)
     cosines = list[torch.Tensor]()
-    weight = network[2].weight
+    weight = list(network.parameters())[2]
     for x, y in zip(samples.inputs, samples.y, strict=True):
         loss = nn.functional.binary_cross_entropy_with_logits(network(x), y[None].float())
         (gradient,) = torch.autograd.grad(loss, [weight])
