@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.data import load_dataset
 from gapscope.measures.gradient_neighbours import gradient_neighbours
@@ -182,3 +183,9 @@ def test_several_labels_per_sample_are_columns() -> None:
     )
     with pytest.raises(InvalidInput, match="zeros and ones"):
         kernel_leave_one_out(network, x, 2 * y.long())
+
+
+def test_missing_labels_are_to_be_dropped() -> None:
+    y = torch.tensor([0, -100, 1, 2])
+    with pytest.raises(InvalidInput, match="Drop these samples"):
+        gs.functional.kernel_leave_one_out(network_of(), torch.eye(4).double(), y)

@@ -286,6 +286,11 @@ def check_targets(targets: Tensor) -> None:
             f"Labels of positions must be 0 or larger; got {int(wrong.min())}. {mark_advice(int(wrong.min()))}, number "
             'the classes 0, 1, 2, ..., or pass gs.Samples(x, y, task="regression").'
         )
+    if len(wrong) and bool((wrong == IGNORED).all()):
+        raise InvalidInput(
+            f"Every sample needs a label here; got {len(wrong)} that are {IGNORED}, which marks missing ones. Drop "
+            "these samples: x[y >= 0], y[y >= 0]."
+        )
     if len(wrong):
         raise InvalidInput(
             f"Class labels must be 0 or larger; got {int(wrong.min())}. Number the classes 0, 1, 2, ..., mark missing "

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from batch_norm.some_networks import images, plain, warmed_up
+from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.measured_excess import (
     ALL_LAYERS,
@@ -233,3 +234,8 @@ def test_fully_connected_layers(epochs: int) -> None:
         if row.layer != ALL_LAYERS:
             assert abs(row.ratio - 1) < {32: 0.12, 128: 0.05}[row.batch_size] + error, row
             assert row.measured > 1.1 * other.predicted  # Gauss-Newton omits the kinks
+
+
+def test_an_unknown_option_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"'batch_size'.*'batch_sizes'"):
+        batch_norm_excess(plain(), images(), batch_size=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
+from gapscope.base.options import check_known
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.curvature import (
@@ -228,6 +230,9 @@ def batch_norm_excess(
     >>> abs(row.ratio - 1) < 0.15
     True
     """
+    known = [*inspect.signature(batch_norm_excess).parameters][2:-1]
+    known += inspect.signature(check_options).parameters
+    check_known("batch_norm_excess", decay_options, dict.fromkeys(known))
     budget = CpuBudget(time_budget)
     network, samples = prepare(network, data, loss)
     check_batch_sizes("batch_sizes", batch_sizes, len(samples))
