@@ -237,6 +237,15 @@ def test_marks_are_read_alike_in_every_spelling() -> None:
         assert _noted(gs.out_of_sample(forest, (FEATURES, labels)).notes), name
 
 
+def test_a_refused_mark_says_what_then_works() -> None:
+    labels = numpy.where(OMITTED, -1, numpy.arange(60) % 3)
+    for form in (labels, labels.astype(str)):
+        with pytest.raises(InvalidInput, match="-1 in 6 of") as caught:
+            gs.Samples(FEATURES, form)
+        assert 'gs.Samples(x, y.astype(str), task="classification")' in str(caught.value)
+    assert len(gs.Samples(FEATURES, labels.astype(str), task="classification").class_names) == 4
+
+
 @pytest.mark.parametrize("n_classes", [3, 25])
 def test_a_table_reads_marks_as_a_pair_does(n_classes: int) -> None:
     y = numpy.where(numpy.arange(240) % 12 == 0, 99, numpy.arange(240) % n_classes)

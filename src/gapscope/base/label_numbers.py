@@ -187,9 +187,10 @@ def notes_on_marks(labels: Tensor, names: Sequence[str] = ()) -> list[str]:
         'pass gs.Samples(x, y, task="classification"); pass amounts as floating-point numbers.'
     )
     if marks[0] < 0:
+        # negative numbers are classes only as text
         raise InvalidInput(
             f"Class labels must be numbered without gaps; got {found}. Drop rows without a label, or write {IGNORED} "
-            f"there. If it is a class, number it as the others are, or {way_out}"
+            f"there. If it is a class, number it as the others are, or {way_out.replace('y,', 'y.astype(str),')}"
         )
     note = MarkNote(
         f"Labels far beyond the others are read as classes: {found}. If they mark missing labels, drop these rows, or "
