@@ -293,7 +293,10 @@ def test_times_and_few_values_are_no_copies() -> None:
     days = numpy.arange(210)
     y = numpy.sin(days / 58) * 10 + days % 7
     frame = pandas.DataFrame({"day": days, "weekday": days % 7, "month": days // 30})
-    for data in ((frame.to_numpy("float32"), y), (frame, y), (frame.drop(columns="month"), y)):
+    weeks = frame.assign(weekday=days // 7)
+    whole = pandas.DataFrame({"cost": numpy.resize(numpy.arange(150) ** 2, 210)})
+    one = frame.drop(columns="month")
+    for data in ((frame.to_numpy("float32"), y), (frame, y), (one, y), (weeks, y), (whole, y)):
         forecast = gs.forecast_accuracy(None, data)
         assert "repeat" not in " ".join([str(forecast), *forecast.notes])
         assert not gs.find_label_issues(None, data).conflicts

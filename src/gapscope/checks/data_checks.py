@@ -12,7 +12,7 @@ from gapscope.checks.costs import (
     gain_of_twice_the_data,
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import MIN_REPEATS, row_numbers
+from gapscope.labels.duplicates import MIN_REPEATS, repeat_by_design, row_numbers
 from gapscope.labels.leaking_columns import MAX_NAMES, name_columns
 from gapscope.labels.results import TIGHT_FROM, LabelIssues
 from gapscope.results.estimate import IntervalEstimate, percent
@@ -51,7 +51,10 @@ def duplicates(context: Context) -> Outcome:
     if max(len(repeats) / n, in_test) >= MIN_REPEATS and not is_part:
         by_chance = context.copies.by_chance
         if by_chance > 0:
-            evidence += f"; {percent(by_chance)} would if columns were independent"
+            if repeat_by_design(context.everything):
+                evidence += "; so few columns repeat by design"
+            else:
+                evidence += f"; {percent(by_chance)} would if columns were independent"
             evidence += ": their values are few" if context.copies.has_few_values else ""
     is_in_training = bool(context.copies.beyond_chance)
     if not is_in_training and not context.copies.beyond_chance_in_test:

@@ -180,14 +180,32 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
 MAX_BY_CHANCE = 0.5
 # by judgment
 N_SHUFFLES = 3
+# columns that may depend on each other so much that shuffling them shows no chance; by judgment
+FEW_COLUMNS = 3
+
+
+def repeat_by_design(samples: Samples) -> bool:
+    """Return whether inputs are a table of at most three columns of few values, or one of whole numbers.
+
+    Such columns may depend on each other, as days, weeks and months do: their rows repeat, and are no copies.
+
+    Args:
+        samples: The samples.
+    """
+    inputs = samples.inputs
+    if not samples.has_one_input or inputs.ndim != 2 or samples.text_keys is not None:
+        return False
+    varying = inputs[:, (inputs != inputs[:1]).any(0)]
+    is_whole = varying.shape[1] == 1 and bool((varying == varying.round()).all())
+    return 0 < varying.shape[1] <= FEW_COLUMNS and (is_whole or has_few_values(varying))
 
 
 def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     """Return the number of samples of a table that would repeat another one if its columns were independent.
 
-    Every column is shuffled within each class; mean of three draws. Tables of few columns, or of columns with few
-    values, repeat by design, and so does a single column in which less than half of the samples have another value. 0
-    for other inputs than tables, and for one column of more values: shuffled, they stay the same.
+    Every column is shuffled within each class; mean of three draws. Columns of few values repeat by design; of few such
+    columns (`repeat_by_design`), the number is that of all repeats. 0 for other inputs than tables, and for fewer than
+    two columns that vary: the values of one stay the same.
 
     Args:
         samples: The samples.
@@ -195,12 +213,13 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     """
     if not samples.has_one_input or samples.inputs.ndim != 2:
         return 0.0
+    if repeat_by_design(samples):
+        return float(len(exact_repeats(samples)))
     inputs = samples.inputs
     varying = torch.nonzero((inputs != inputs[:1]).any(0)).flatten().tolist()
     keys = None if are_word_frequencies(samples) else samples.text_keys
     if len(varying) + (keys is not None) < 2:  # shuffled constants stay the same
-        has_few = len(varying) == 1 and has_few_values(inputs)
-        return float(len(exact_repeats(samples))) if has_few else 0.0
+        return 0.0
     labels = torch.zeros(len(samples), dtype=torch.long)
     if samples.targets is not None and samples.is_classification:
         labels = samples.y.cpu()
