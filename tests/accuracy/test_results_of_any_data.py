@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy import sparse
 from sklearn.cluster import KMeans
 from sklearn.ensemble import RandomForestClassifier, StackingClassifier, StackingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import TensorDataset
@@ -98,3 +100,18 @@ def test_a_cache_that_holds_no_object_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "twin.json").write_text("[]")
     with pytest.raises(DamagedFile, match="JSON object"):
         gs.learning_curve(LogisticRegression(), (X, Y), cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "bool"])
+def test_one_hot_labels_are_classes_of_an_estimator(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    x = rng.normal(size=(60, 3)) + y[:, None]
+    frame = pandas.DataFrame(np.eye(3, dtype=dtype)[y], columns=["ant", "bee", "cow"])
+    expected = gs.out_of_sample(LogisticRegression(), (x, y))
+    for targets in (frame, frame.to_numpy()):
+        found = gs.out_of_sample(LogisticRegression(), (x, targets))
+        assert found.score == expected.score
+        assert any("one-hot" in note for note in found.notes)
+    several = gs.out_of_sample(MultiOutputClassifier(LogisticRegression()), (x, frame.to_numpy()))
+    assert several.score_name == "accuracy per label"

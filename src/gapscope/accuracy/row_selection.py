@@ -25,7 +25,14 @@ from gapscope.base.foreign_data import as_frame, dense_labels
 from gapscope.base.label_numbers import notes_on_class_names, notes_on_marks
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
+from gapscope.base.targets import (
+    IGNORED,
+    ONE_HOT_NOTE,
+    are_several,
+    is_one_hot,
+    labelled_rows,
+    refuse_missing,
+)
 from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
 from gapscope.base.user_data import check_length
 from gapscope.data.named_columns import lacks_labels
@@ -162,6 +169,8 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
         kind = estimator_task(estimator, rows.targets)
     else:
         kind = ""
+    if kind == "classifier":
+        rows = _one_hot_as_classes(rows, estimator)
     if kind:
         notes = _check_for_estimator(rows, kind, is_read=isinstance(data, READ))
         rows = replace(rows, notes=(*rows.notes, *notes))
@@ -182,6 +191,24 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
     if rows.kept is not None:
         kept = rows.kept[kept]
     return Rows(x, y, (*rows.notes, *notes), kept, rows.n_passed or len(values))
+
+
+def _one_hot_as_classes(rows: Rows, estimator: Any) -> Rows:
+    """Return rows with class labels in place of one-hot ones, unless the classifier takes several labels alone."""
+    values = np.asarray(rows.targets)
+    if values.ndim != 2 or values.dtype.kind not in "biuf":
+        return rows
+    targets = tensor_of(values)
+    from sklearn.utils import get_tags
+
+    has_tags = hasattr(estimator, "__sklearn_tags__")
+    needs_several = has_tags and not get_tags(estimator).target_tags.single_output
+    if needs_several or not are_several(targets) or not is_one_hot(targets):
+        return rows
+    classes = values.argmax(1)
+    if hasattr(rows.targets, "columns"):
+        classes = np.asarray(rows.targets.columns)[classes]
+    return replace(rows, targets=classes, notes=(*rows.notes, ONE_HOT_NOTE))
 
 
 def numbered_classes(y: Any, n: int) -> tuple[tuple[Any, ...], np.ndarray]:
