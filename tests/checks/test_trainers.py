@@ -37,4 +37,4 @@ def test_regression_outputs_that_overflow_are_scored_by_the_mean() -> None:
     trained_on = Samples(x, torch.tensor([[1.0], [3.0]]))
     trainer = FunctionTrainer(lambda inputs, targets: _Overflows(1), None)
     scores = trainer.run(trained_on, {}, 0)(Samples(x, torch.tensor([[2.0], [4.0]])))
-    assert scores.tolist() == [0, -4]
+    assert scores.tolist() == [[0], [-4]]
