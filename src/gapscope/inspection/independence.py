@@ -114,7 +114,8 @@ class _Precisions(TorchDispatchMode):
 
 def _coarsest_tolerance(network: nn.Module, x: Tensor) -> float:
     """Return the tolerance of the least precise type in which a pass computes."""
-    with _Precisions() as precisions:
+    with _Precisions() as precisions, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as one about a batch of one
         network(x)
     return max((_TOLERANCE[dtype] for dtype in precisions.found & _TOLERANCE.keys()), default=0.0)
 
