@@ -87,7 +87,7 @@ def test_a_training_function_gets_numbers_and_is_scored_by_them(named: Any) -> N
             network.weight.copy_(torch.stack([x[y == k].mean(0) for k in range(3)]))
         return network
 
-    problem = NetworkProblem(train_fn, as_samples(named), 1.0)
+    problem = NetworkProblem(train_fn, as_samples(named), None)
     network = problem.train(np.arange(60), seed=0, steps=1.0)
     assert problem.score(network, np.arange(60, 90)).values.mean() > 0.9
 

@@ -293,7 +293,8 @@ def test_labels_of_a_frame_have_the_names_of_its_columns(
 ) -> None:
     x, y, _ = several
     names = ["even", "2", "a, b"]
-    data = pandas.DataFrame(x.numpy()), pandas.DataFrame(y.int().numpy(), columns=names)
+    frame = pandas.DataFrame(x.numpy())
+    data: Any = (frame, pandas.DataFrame(y.int().numpy(), columns=names))
     issues = gs.find_label_issues(None, data)
     table = issues.to_pandas()
     assert table["output"].tolist() == [names[k] for k in issues.places[:, 0].tolist()]
