@@ -381,7 +381,7 @@ def estimate_label_noise(
     >>> labels = train.y.clone()
     >>> labels[:30] = (labels[:30] + 1) % 10  # a tenth of the labels is wrong
     >>> print(gs.estimate_label_noise(None, (train.inputs, labels)))
-    Estimated label noise: 8.7 % of 300 labels (90 % interval 3.6 to 16.3 %); clean labels are predicted at 94 %
+    Estimated label noise: 8.7 % of 300 labels (90 % interval 4.2 to 16.3 %); clean labels are predicted at 95 %
     """
     check_label_order(data, labels, features=features, pred_probs=pred_probs, groups=groups)
     source, data = unwrap_estimator(source, data)
@@ -467,8 +467,8 @@ def find_label_issues(
     >>> labels[:30] = (labels[:30] + 1) % 10  # a tenth of the labels is wrong
     >>> issues = gs.find_label_issues(None, (train.inputs, labels))
     >>> print("\n".join(issues.sentences[:2]))
-    Estimated label noise: 8.7 % of 300 labels (90 % interval 3.6 to 16.3 %); clean labels are predicted at 94 %.
-    29 flagged; about 85 % of them are expected to be wrong.
+    Estimated label noise: 8.7 % of 300 labels (90 % interval 4.2 to 16.3 %); clean labels are predicted at 95 %.
+    29 flagged; about 87 % of them are expected to be wrong.
     >>> issues.to_pandas()[["sample", "given", "suggested", "flagged"]].head(3)
        sample  given  suggested  flagged
     0      20      8          7     True
