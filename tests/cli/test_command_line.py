@@ -106,11 +106,17 @@ def _endless_grid(folder: Path) -> Path:
     return folder / "grid.toml"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_prints_how_to_continue(tmp_path: Path, number: signal.Signals) -> None:
+    ended = threading.Event()
+
     def stop() -> None:
         _wait_for_a_checkpoint(tmp_path / "pool")
         os.kill(os.getpid(), number)
+        # lost if it came within a callback of the garbage collector, such as that of hypothesis
+        while not ended.wait(10):
+            os.kill(os.getpid(), number)
 
     # a process of tests may ignore it
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -118,8 +124,10 @@ def test_an_interrupted_run_prints_how_to_continue(tmp_path: Path, number: signa
         stopper = threading.Thread(target=stop)
         stopper.start()
         done = gapscope("pool", "run", _endless_grid(tmp_path), tmp_path / "pool")
+        ended.set()
         stopper.join()
     finally:
+        ended.set()
         signal.signal(signal.SIGINT, handler)
     assert done.returncode == 130 and "Run the same command again" in done.stderr
 
