@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import gapscope as gs
-from gapscope.accuracy.row_selection import n_rows, take_rows
+from gapscope.accuracy.row_selection import n_rows
 from gapscope.accuracy.scores import block_jackknife
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.rows import take_rows
 from gapscope.statistics.grouped_scores import variance_of_mean
 
 X, Y = (

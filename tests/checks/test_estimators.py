@@ -20,9 +20,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import gapscope as gs
-from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput
+from gapscope.base.rows import take_rows
 from gapscope.base.samples import as_samples
 from gapscope.checks import estimators
 from gapscope.checks.estimators import EstimatorScores

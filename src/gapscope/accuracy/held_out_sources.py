@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from gapscope.accuracy.continued_runs import continued_predictions, describe_undertrained
 from gapscope.accuracy.estimator_clones import unfitted_clone
 from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
-from gapscope.accuracy.row_selection import take_rows
 from gapscope.accuracy.scores import scores_of_predictions
 from gapscope.accuracy.subset_designs import Split, continued_halves, folds
 from gapscope.accuracy.subset_problems import (
@@ -25,6 +24,7 @@ from gapscope.accuracy.subset_problems import (
 from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.randomness import derive_seed
+from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
 from gapscope.inspection.validation import Ready, ready

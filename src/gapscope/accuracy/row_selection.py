@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gapscope.base.arrays import tensor_of
 from gapscope.base.batches import LABEL_NAMES
@@ -24,6 +24,7 @@ from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import as_frame, dense_labels
 from gapscope.base.label_numbers import notes_on_class_names, notes_on_marks
 from gapscope.base.row_numbers import row_number_note
+from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import (
     IGNORED,
@@ -87,25 +88,6 @@ def count_repeats(inputs: Any) -> int:
         return int(frame.duplicated().sum())
     except (TypeError, ValueError):  # objects that cannot be compared, or of different sizes
         return 0
-
-
-def take_rows(value: Any, indices: np.ndarray) -> Any:
-    """Return the rows at `indices` in the container's own form (None for None)."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return {name: take_rows(column, indices) for name, column in value.items()}
-    if isinstance(value, Dataset):
-        return Subset(value, indices.tolist())
-    if hasattr(value, "iloc"):
-        return value.iloc[indices]
-    if is_list_or_tuple(value):
-        return type(value)([value[index] for index in indices.tolist()])
-    if type(value).__module__.split(".")[0] == "pyarrow":
-        return value.take(indices)
-    if hasattr(value, "tocsr"):
-        return value.tocsr()[indices]
-    return value[indices]
 
 
 def inputs_of(samples: Samples) -> Any:

@@ -16,14 +16,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.continued_runs import continued_predictions
 from gapscope.accuracy.estimator_clones import unfitted_clone
-from gapscope.accuracy.row_selection import (
-    Rows,
-    as_rows,
-    count_repeats,
-    inputs_of,
-    n_rows,
-    take_rows,
-)
+from gapscope.accuracy.row_selection import Rows, as_rows, count_repeats, inputs_of, n_rows
 from gapscope.accuracy.scores import (
     Scores,
     block_jackknife,
@@ -38,6 +31,7 @@ from gapscope.accuracy.shared_networks import SharedNetworks
 from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.lone_classes import lone_classes_note
+from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import AMOUNTS_NOTE

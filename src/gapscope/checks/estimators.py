@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gapscope.accuracy.estimator_clones import unfitted_clone
-from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names, library_of
 from gapscope.base.errors import (
@@ -24,6 +23,7 @@ from gapscope.base.errors import (
     first_line,
     join_names,
 )
+from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples
 from gapscope.checks.expected import error_in_words, regression_score
 from gapscope.checks.fixes import Fix

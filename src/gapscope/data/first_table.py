@@ -10,7 +10,14 @@ import numpy
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_codes, are_file_paths, refuse_file_paths
-from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, TEXT_KEYS, TextKeys, hashed_words
+from gapscope.base.foreign_data import (
+    HASHED,
+    TEXT_COLUMNS,
+    TEXT_KEYS,
+    TextKeys,
+    as_frame,
+    hashed_words,
+)
 from gapscope.base.label_copies import is_copy_of, note_on_copies
 from gapscope.base.row_numbers import MIN_ROWS, is_identifier
 from gapscope.data.number_text import (
@@ -71,7 +78,7 @@ class _Reading:
 
 
 def encode_first(
-    frame: pandas.DataFrame, labels: Sequence[Any] = ()
+    frame: pandas.DataFrame, labels: Any = ()
 ) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return the first part of the data as numbers, with its encoding as an attribute, and notes.
 
@@ -111,8 +118,8 @@ def encode_first(
         )
     notes += _notes_on_times({name: kind for name, kind in times.items() if name in frame})
     copies: list[Any] = []
-    if unique and set(frame.columns) <= {*unique, *categories} and len(labels) == len(frame):
-        copies = [name for name in frame if is_copy_of(list(frame[name].astype(str)), labels)]
+    if unique and set(frame.columns) <= {*unique, *categories}:
+        copies = _copies_of(labels, frame)
     if copies and {*unique, *copies} == set(frame.columns):
         notes.append(note_on_copies([str(name) for name in copies]))
         frame = frame.drop(columns=copies)
@@ -165,6 +172,22 @@ def encode_first(
     )
     keep_identity(encoded, passed, dropped)
     return encoded, tuple(notes)
+
+
+def _copies_of(labels: Any, frame: pandas.DataFrame) -> list[Any]:
+    """Return the columns that are copies of the labels; none of labels that are not one per row."""
+    values = _values_of(labels)
+    if len(values) != len(frame):
+        return []
+    return [name for name in frame if is_copy_of(list(frame[name].astype(str)), values)]
+
+
+def _values_of(labels: Any) -> list[Any]:
+    """Return one label per row, none for labels of another form."""
+    labels = as_frame(labels)
+    if getattr(labels, "ndim", 1) != 1:
+        return []
+    return labels.tolist() if hasattr(labels, "tolist") else list(labels or ())
 
 
 def texts_of(frame: pandas.DataFrame) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -24,7 +23,7 @@ def encode_frame(
     frame: pandas.DataFrame,
     *,
     like: pandas.DataFrame | None = None,
-    labels: Sequence[Any] = (),
+    labels: Any = (),
 ) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return a frame of numbers, and notes about what was changed.
 
@@ -113,7 +112,7 @@ def encode_inputs(
     target_notes = (note,) if note else ()
     if frame is None:
         return data, test, target_notes
-    columns, notes = encode_frame(frame, labels=_values_of(data[1]))
+    columns, notes = encode_frame(frame, labels=data[1])
     notes += target_notes
     second = _frame_of(test)
     if second is not None:
@@ -121,14 +120,6 @@ def encode_inputs(
         test = (_without_word_names(second), test[1])
         notes += tuple(note for note in found if note not in notes)
     return (_without_word_names(columns), data[1]), test, notes
-
-
-def _values_of(labels: Any) -> list[Any]:
-    """Return one label per row, none for labels of another form."""
-    labels = as_frame(labels)
-    if getattr(labels, "ndim", 1) != 1:
-        return []
-    return labels.tolist() if hasattr(labels, "tolist") else list(labels or ())
 
 
 def _without_word_names(columns: pandas.DataFrame) -> Any:

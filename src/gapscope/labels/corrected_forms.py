@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from gapscope.base.columns import library_of
 from gapscope.base.foreign_data import as_frame, as_passed_frame
+from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
@@ -111,21 +113,11 @@ def with_corrections(
         return corrected
     name = _key(frame, target)
     return {
-        key: _as_column(column, value) if key == name else _take(value, kept)
+        key: _as_column(column, value)
+        if key == name
+        else take_rows(value, numpy.array(kept, dtype=int))
         for key, value in frame.items()
     }
-
-
-def _take(value: Any, rows: Sequence[int]) -> Any:
-    """Return rows of a column in its own form."""
-    if hasattr(value, "iloc"):
-        return value.iloc[rows]
-    if library_of(value) == "pyarrow":
-        return value.take(rows)
-    if hasattr(value, "dtype"):
-        return value[rows]
-    cells = [value[row] for row in rows]
-    return type(value)(cells) if is_list_or_tuple(value) else cells
 
 
 def _as_column(column: pandas.Series, like: Any) -> Any:

@@ -263,6 +263,8 @@ def beyond_chance(
     pairs = exact if pairs is None else pairs
     if not pairs or not exact or are_word_frequencies(samples):
         return pairs
+    if repeat_by_design(samples):
+        return []
     by_chance = repeats_by_chance(samples, seconds=0.0)
     return [] if by_chance >= MAX_BY_CHANCE * len(exact) else pairs
 
