@@ -160,7 +160,7 @@ def forecast_accuracy(
     $\sqrt{s (1 - s) (1.3^2 / n + 0.085^2) + (0.3 g)^2}$ above it, g the gain of accuracy per doubling of the samples in
     the curve. For images, and without a curve, both are $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies
     to new data with the same label noise. For regression the score is $R^2$, the mean over targets, without an
-    interval. A network that is trained until it fits wrong labels falls below the forecast: with 20 % of them and a
+    interval. A network that is trained until it fits label errors falls below the forecast: with 20 % of them and a
     training accuracy of 98 %, by 8 points (25 draws of 150 samples, of which 11 intervals hold). With several labels
     per sample the score is the accuracy over all labels; with one label per position (tokens, pixels) that over
     positions, each predicted without its whole sample (or group) by the row of the smallest held-out cross-entropy

@@ -38,7 +38,7 @@ def _parts(data: Any, rows: Sequence[int] | None = None) -> Iterator[Any]:
 
     Args:
         data: Data as the user passed them.
-        rows: Rows of them that are used; None for all. Data sets without such a row are left out.
+        rows: Rows of them that are used; None for all. Data sets without such a row are omitted.
     """
     data, chosen = underlying(data)
     if chosen is None:
