@@ -259,7 +259,7 @@ def test_outputs_that_are_not_finite_give_no_answer() -> None:
     with pytest.raises(InvalidInput, match=r"baseline: .*40 of 40"):
         gs.validated_accuracy(linear(0.0), validation, train, baseline=_Scaled(math.nan))
     three = (validation[0], torch.arange(40) % 3), (train[0], torch.arange(60) % 3)
-    with pytest.raises(InvalidInput, match=r"baseline: .*one output per class"):
+    with pytest.raises(InvalidInput, match=r"baseline: .*output per class"):
         gs.validated_accuracy(_Scaled(1.0, 3), *three, baseline=linear(0.0))
     ranking = gs.rank_networks({"nan": _Scaled(math.nan), "linear": linear(0.0)}, train)
     assert set(ranking.not_ranked) == {"nan"}

@@ -270,7 +270,7 @@ def test_numbers_of_classes_that_a_network_or_the_training_data_have_are_no_mark
     found = gs.find_label_issues(None, few, pred_probs=probabilities)
     assert found.samples is not None
     assert not _noted(found.samples.notes)
-    with pytest.raises(InvalidInput, match="where a label is missing"):
+    with pytest.raises(InvalidInput, match="a label is missing"):
         gs.measure(nn.Linear(4, 4), few, ["accuracy"])
 
 

@@ -271,7 +271,7 @@ def test_a_stream_with_a_length_has_no_numbers() -> None:
         lambda: gs.check(None, stream, target="label"),
         lambda: read_sample(stream, 0),
     ):
-        with pytest.raises(InvalidInput, match=r"got a stream, SizedStream. Pass list\(data\)"):
+        with pytest.raises(InvalidInput, match=r"SizedStream. Pass list\(data\)"):
             ask()
 
 

@@ -340,7 +340,7 @@ def test_an_initial_state_that_training_changed_too_is_refused() -> None:
         gs.check(network, data, initial_state=network.state_dict(), only=["GS303"])
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     arrays: Any = {name: tensor.numpy() for name, tensor in state.items()}
-    with pytest.raises(InvalidInput, match=r"must hold tensors; 0\.weight is of type ndarray"):
+    with pytest.raises(InvalidInput, match=r"tensors; 0\.weight .* ndarray"):
         gs.check(network, data, initial_state=arrays, only=["GS303"])
     state["0.weight"][0, 0] = torch.nan
     with pytest.raises(InvalidInput, match=r"must be finite; 0\.weight"):

@@ -53,7 +53,7 @@ def test_held_out_targets_have_the_name_of_their_column(tmp_path: Path) -> None:
 def test_a_grid_is_no_table(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
-    with pytest.raises(InvalidInput, match="it is a TOML grid"):
+    with pytest.raises(InvalidInput, match="is a TOML grid"):
         CliRunner().invoke(app, ["out-of-sample", str(path)], catch_exceptions=False)
 
 

@@ -161,9 +161,7 @@ def test_nothing_is_computed_from_outputs_that_are_not_finite(
     verb: Callable[[nn.Module], Any],
 ) -> None:
     assert N_INVALID > 3
-    with pytest.raises(
-        NotMeasurable, match=r"those of [0-9]+ of (60|120) samples are NaN or infinite"
-    ):
+    with pytest.raises(NotMeasurable, match=r"[0-9]+ of (60|120) samples"):
         verb(WithoutNumbers())
 
 

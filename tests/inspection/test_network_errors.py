@@ -91,6 +91,6 @@ def test_a_network_that_returns_arrays_is_told_to_return_tensors() -> None:
 def test_a_compiled_module_is_named_as_what_it_is(call: Callable[[Any], Any]) -> None:
     compiled: Any = torch.jit.script(nn.Linear(4, 3))
     network = nn.Sequential(compiled, nn.ReLU(), nn.Linear(3, 2))
-    with pytest.raises(InvalidInput, match=r"ScriptModule, .*must be an nn\.Module"):
+    with pytest.raises(InvalidInput, match=r"ScriptModule, .* nn\.Module"):
         call(network)
     assert gs.measure(network, (X, Y), "accuracy").values()  # needs no hooks

@@ -226,7 +226,7 @@ def test_several_callbacks_of_one_trainer_have_states_of_their_own(tmp_path: Pat
 
 def test_a_misspelled_module_gets_a_message(tmp_path: Path) -> None:
     callback = MonitorCallback(Monitor(make_data(), ["loss"], n_samples=24), module="nett")
-    with pytest.raises(InvalidInput, match=r"of Module; got 'nett'\. Did you mean 'net'"):
+    with pytest.raises(InvalidInput, match=r"got 'nett'\. Did .* 'net'"):
         fit(tmp_path, callback, epochs=1)
 
 

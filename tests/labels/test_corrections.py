@@ -452,7 +452,7 @@ def test_lists_of_two_reviewers_are_applied_together(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"sample 0 .'b' in .*0.csv, 'c' in .*2.csv"):
         gs.apply_label_corrections(TABLE, [first, third], target="kind")
     once = gs.apply_label_corrections(TABLE, first, target="kind")
-    with pytest.raises(InvalidInput, match="several lists of them together"):
+    with pytest.raises(InvalidInput, match="several lists of them"):
         gs.apply_label_corrections(once, third, target="kind")
 
 

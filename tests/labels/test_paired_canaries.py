@@ -283,7 +283,7 @@ class _Broken(Dataset[Any]):
 
 
 def test_a_sample_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"sample \d of _Broken raised OSError: truncated file"):
+    with pytest.raises(InvalidInput, match=r"\d of _Broken raised OSError"):
         PairedCanaries.of_labels(_Broken(None, 1), n_classes=3, number=2)
 
 

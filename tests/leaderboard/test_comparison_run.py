@@ -166,9 +166,9 @@ def test_networks_that_are_finished_are_returned_after_an_interrupt() -> None:
 
 
 def test_an_error_names_the_network() -> None:
-    with pytest.raises(InvalidInput, match=r"^other: The network must run on the inputs"):
+    with pytest.raises(InvalidInput, match=r"^other: The network must"):
         gs.compare({**NETWORKS, "other": nn.Linear(4, 2)}, (X, Y), ["loss"])
-    with pytest.raises(InvalidInput, match=r"^diverged: All weights must be finite"):
+    with pytest.raises(InvalidInput, match=r"^diverged: All .* finite"):
         gs.compare({**NETWORKS, "diverged": sharp(float("nan"))}, (X, Y), ["loss"])
 
 

@@ -55,7 +55,7 @@ def step(network: nn.Module, n: int = 30) -> None:
 def test_another_network_is_warned_of_once_and_noted(other: nn.Module, how: str) -> None:
     monitor = make_monitor()
     monitor.observe(make_network(), 1)
-    with pytest.warns(UserWarning, match="2 is of another network"):
+    with pytest.warns(UserWarning, match="2 is of another"):
         monitor.observe(other, 2)
     assert how in monitor.other_network and monitor.other_network in repr(monitor)
     with warnings.catch_warnings():
