@@ -243,6 +243,17 @@ def test_a_list_of_samples_is_their_stack(form: str) -> None:
     assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y)
 
 
+def test_items_beyond_a_label_are_noted_alike_in_a_list_and_a_data_set() -> None:
+    rows = [(x, int(label), row) for row, (x, label) in enumerate(zip(X, Y, strict=True))]
+    expected = as_samples(torch.utils.data.TensorDataset(X, Y, torch.arange(len(Y))))
+    for form in (rows, [list(row) for row in rows], [(x.numpy(), *rest) for x, *rest in rows]):
+        samples = as_samples(form)
+        assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y)
+        assert samples.notes == expected.notes != ()
+    with pytest.raises(InvalidInput, match="must be a pair"):
+        as_samples([[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]])
+
+
 def test_a_list_of_two_inputs_stays_two_inputs() -> None:
     samples = as_samples(([X, 2 * X], Y))
     assert samples.form is not None and torch.equal(samples.parts[1], 2 * X)

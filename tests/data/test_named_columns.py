@@ -10,6 +10,8 @@ import numpy
 import pandas
 import pytest
 import torch
+from sklearn.tree import DecisionTreeClassifier
+from torch import nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
@@ -70,11 +72,11 @@ def test_every_form_is_read_as_the_frame(tmp_path: Path) -> None:
 def test_the_error_names_the_columns_and_target(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("sample,label\n0,b\n")
     for data in forms().values():
-        with pytest.raises(InvalidInput, match=r"columns text, intent; .*target='intent'"):
+        with pytest.raises(InvalidInput, match=r"columns text, intent, .*target='intent'"):
             gs.find_label_issues(None, data)
         with pytest.raises(InvalidInput, match="Did you mean 'intent'"):
             gs.find_label_issues(None, data, target="intend")
-    with pytest.raises(InvalidInput, match=r"columns text, intent; .*target='intent'"):
+    with pytest.raises(InvalidInput, match=r"columns text, intent, .*target='intent'"):
         gs.apply_label_corrections(forms()["mapping"], tmp_path / "list.csv")
     with pytest.raises(InvalidInput, match="whose columns have names"):
         gs.find_label_issues(None, (TEXTS, INTENTS), target="intent")
@@ -149,3 +151,43 @@ def test_reading_names_moves_no_random_state(has_columns: bool) -> None:
     assert numpy.array_equal(state["key"], cast("Any", before[1])["state"]["key"])
     assert state["pos"] == cast("Any", before[1])["state"]["pos"]
     assert random.getstate() == before[2]
+
+
+UNNAMED = {"img": torch.randn(30, 3), "lbl": torch.arange(30) % 3}
+VERBS: dict[str, Any] = {
+    "check": lambda data: gs.check(None, data, only=["GS101"]),
+    "out_of_sample": lambda data: gs.out_of_sample(None, data),
+    "forecast": lambda data: gs.forecast_accuracy(None, data),
+    "label issues": lambda data: gs.find_label_issues(None, data),
+    "train": lambda data: gs.train(nn.Linear(3, 3), data, gs.TrainingSpec(epochs=1)),
+    "corrections": lambda data: gs.apply_label_corrections(data, "list.csv"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_how_to_name_the_labels(verb: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{name: column[row] for name, column in UNNAMED.items()} for row in range(30)]
+    stream = datasets.Dataset.from_dict(UNNAMED).to_iterable_dataset()
+    for data in (UNNAMED, rows, stream):
+        with pytest.raises(InvalidInput, match="img, lbl, none is named") as caught:
+            VERBS[verb](data)
+        assert "target='lbl'" in str(caught.value)
+
+
+def test_a_network_that_fails_on_a_column_of_labels_says_how_to_name_it() -> None:
+    with pytest.raises(InvalidInput, match="name it 'label'"):
+        gs.measure(nn.Linear(3, 3), UNNAMED, ["accuracy"])
+    with pytest.raises(InvalidInput, match="img, none is named"):
+        gs.measure(nn.Linear(3, 3), {"img": UNNAMED["img"]}, ["accuracy"])
+
+
+def test_streams_name_the_way_out() -> None:
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"x": [[1.0]] * 9, "label": [0, 1, 0] * 3})
+    for data in (stream.to_iterable_dataset(), stream.to_iterable_dataset().with_format("torch")):
+        with pytest.raises(InvalidInput, match="got a stream") as caught:
+            gs.check(None, data, target="label")
+        assert "list(data.take(n))" in str(caught.value)
+        with pytest.raises(InvalidInput, match=r"Pass \(x, y\)"):
+            gs.out_of_sample(DecisionTreeClassifier(), data)

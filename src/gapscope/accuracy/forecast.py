@@ -70,7 +70,7 @@ def check_prediction_data(
     Raises:
         InvalidInput: There are too few samples, one class alone, or another task.
     """
-    targets = require_targets(samples.targets, what)
+    targets = require_targets(samples, what)
     samples.require_kind(what, *kinds, advice=advice)
     if len(samples) < least:
         raise InvalidInput(

@@ -153,6 +153,11 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
         kind = ""
     if kind == "classifier":
         rows = _one_hot_as_classes(rows, estimator)
+    if kind and isinstance(data, READ) and is_mapping(rows.inputs):
+        raise InvalidInput(
+            f"An estimator needs data as a pair (x, y); got {type(data).__name__} of {', '.join(rows.inputs)}. Pass "
+            "(x, y)."
+        )
     if kind:
         notes = _check_for_estimator(rows, kind, is_read=isinstance(data, READ))
         rows = replace(rows, notes=(*rows.notes, *notes))

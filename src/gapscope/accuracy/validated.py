@@ -260,7 +260,7 @@ def _difference_note(samples: Samples, control: np.ndarray, rest: np.ndarray) ->
 
 
 def _check(samples: Samples, what: str) -> None:
-    require_targets(samples.targets, what)
+    require_targets(samples, what)
     samples.require_kind(
         "Validated accuracy", "classification", "multi-label", "regression", advice=OTHER_TASKS
     )

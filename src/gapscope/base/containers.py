@@ -235,10 +235,17 @@ def _yields_batches(data: Any) -> bool:
 
 
 def _is_list_of_samples(data: Any) -> bool:
-    """Return whether data are a list of at least three pairs (x, y) with one label each."""
-    if not is_list(data) or len(data) < 3:
+    """Return whether data are a list of at least three samples (x, y, ...) with one label each.
+
+    Longer rows of numbers alone are no samples.
+    """
+    if not is_list(data) or len(data) < 3 or not is_list_or_tuple(data[0]):
         return False
-    return all(is_list_or_tuple(item) and len(item) == 2 and _is_number(item[1]) for item in data)
+    size = len(data[0])
+    are_alike = all(is_list_or_tuple(item) and len(item) == size for item in data)
+    if not are_alike or size < 2 or (size > 2 and _is_number(data[0][0])):
+        return False
+    return all(_is_number(item[1]) for item in data)
 
 
 def _is_batch(item: Any) -> bool:

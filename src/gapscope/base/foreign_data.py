@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -15,7 +15,7 @@ from gapscope.base.arrow_types import without_arrow_types
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.bunches import as_pair, as_table, is_bunch
 from gapscope.base.columns import library_of
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.file_paths import refuse_file_paths
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
@@ -32,6 +32,24 @@ HASHED = (
 TEXTS_READ = f"Texts were read as {HASHED}"
 TOKENIZE = "Tokenize them first, as in training: pass (tokenizer(texts, return_tensors='pt', padding=True), y)."
 """Advice about texts for a network."""
+
+
+def no_labels_message(names: Sequence[str], owner: str = "This function") -> str:
+    """Return the message about data without labels, which `owner` needs.
+
+    Args:
+        names: Names of the columns of the data; empty without.
+        owner: What needs labels.
+    """
+    if not names:
+        return (
+            f"{owner} needs targets; got inputs alone. Pass data as (x, y), or a table with target='label' to a "
+            "function that takes it. In a mapping name the labels 'label' (or labels, target, targets, y)."
+        )
+    return (
+        f"{owner} needs targets; got the columns {join_names(names)}, none is named {', '.join(LABEL_NAMES[:-1])} or "
+        f"{LABEL_NAMES[-1]}. Rename that of the labels, or pass target={names[-1]!r} to a function that takes it."
+    )
 
 
 def _dense(value: Any, *, are_labels: bool) -> Any:

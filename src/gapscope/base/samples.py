@@ -269,7 +269,7 @@ class Samples:
     @property
     def y(self) -> Tensor:
         """The targets, or InvalidInput if there are none."""
-        return require_targets(self.targets)
+        return require_targets(self)
 
     def target_names(self, noun: str) -> tuple[str, ...]:
         """Return the names of several targets, those of their frame where it has one.

@@ -6,15 +6,19 @@ Whether the positions of labels fit the outputs of a network is checked in `gaps
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.foreign_data import no_labels_message
+
+if TYPE_CHECKING:
+    from gapscope.base.samples import Samples
 
 IGNORED = -100
 """Label of positions (pixels, tokens) that do not count."""
-
 
 ONE_HOT_NOTE = "Targets with one 1 per row are one-hot: they are treated as class labels."
 ONE_HOT_POSITIONS_NOTE = (
@@ -37,7 +41,6 @@ TWO_CLASSES_NOTE = (
     "Targets that are all 0.0 or 1.0 are treated as two classes. "
     'For regression pass gs.Samples(x, y, task="regression").'
 )
-
 SOFT_NOTE = (
     "Rows of the targets sum to 1, as probabilities of classes do: they are treated as regression targets. "
     "Their loss is the squared error, not the cross-entropy with probabilities. For classes pass y.argmax(1)."
@@ -424,18 +427,17 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
     )
 
 
-def require_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:
-    """Return the targets, or raise InvalidInput if there are none (`owner` needs them)."""
+def require_targets(data: Samples | Tensor | None, owner: str = "This function") -> Tensor:
+    """Return the targets of samples or as they are, or raise InvalidInput if there are none (`owner` needs them)."""
+    targets: Any = getattr(data, "targets", data)
     if targets is None:
-        raise InvalidInput(
-            f"{owner} needs targets; got inputs alone. Pass data as (x, y). In data whose parts have names, name the "
-            "labels 'label' (or labels, target, targets, y)."
-        )
+        names = getattr(getattr(data, "form", None), "names", None)
+        raise InvalidInput(no_labels_message(names or (), owner))
     return targets
 
 
 def require_labels(
-    targets: Tensor | None,
+    targets: Samples | Tensor | None,
     owner: str = "This function",
     *,
     kinds: Collection[str] = ("classification",),
@@ -461,7 +463,9 @@ def require_labels(
     )
 
 
-def require_regression_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:
+def require_regression_targets(
+    targets: Samples | Tensor | None, owner: str = "This function"
+) -> Tensor:
     """Return regression targets [n, K], or raise InvalidInput."""
     targets = require_targets(targets, owner)
     if not targets.is_floating_point():

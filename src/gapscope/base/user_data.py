@@ -58,6 +58,25 @@ def is_stream(data: Any) -> bool:
     return isinstance(data, IterableDataset)
 
 
+def refuse_stream(data: Any) -> NoReturn:
+    """Raise InvalidInput for a stream where samples have numbers, or columns names.
+
+    Args:
+        data: A stream of torch or of Hugging Face.
+
+    Raises:
+        InvalidInput: Always.
+    """
+    if hasattr(data, "take"):
+        first = "data.take(n)"
+    else:
+        first = "itertools.islice(data, n)"
+    raise InvalidInput(
+        f"Samples with numbers are needed; got a stream, {type(data).__name__}. Pass list(data), or list({first}) for "
+        "its first n samples."
+    )
+
+
 def read_sample(data: Any, row: int) -> Any:
     """Return a sample of a data set.
 
@@ -74,9 +93,7 @@ def read_sample(data: Any, row: int) -> Any:
         if isinstance(data, Rows):
             data, row = data.dataset, data.indices[row]
         if is_stream(data):
-            raise InvalidInput(
-                f"Samples with numbers are needed; got a stream, {type(data).__name__}. Pass list(data)."
-            ) from error
+            refuse_stream(data)
         raise InvalidInput(
             f"A data set must return each of its {len(data)} samples; sample {row} of {type(data).__name__} raised "
             f"{_reason(error)} Repair or omit it: torch.utils.data.Subset(data, rows)"

@@ -322,7 +322,7 @@ def _make_context(
     }
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
-    require_targets(samples.targets, "check")
+    require_targets(samples, "check")
     n = len(samples)
     if n < 2:
         raise InvalidInput(f"check needs two samples or more; got {n}. Pass more samples.")

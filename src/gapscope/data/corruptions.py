@@ -106,7 +106,7 @@ def balanced_subset(
     Raises:
         InvalidInput: The samples have no labels, n is not a multiple of n_classes, or a class has too few samples.
     """
-    targets = require_labels(samples.targets, "A balanced subset")
+    targets = require_labels(samples, "A balanced subset")
     check_range("n of balanced_subset", n, 1)
     if n % n_classes:
         raise InvalidInput(

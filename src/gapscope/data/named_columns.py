@@ -11,12 +11,12 @@ from torch.utils.data import Dataset
 from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.columns import is_number, library_of, stack_columns
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
-from gapscope.base.foreign_data import as_frame
+from gapscope.base.foreign_data import as_frame, no_labels_message
 from gapscope.base.own_classes import own_class_names
 from gapscope.base.random_streams import kept_random_states
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
-from gapscope.base.user_data import is_stream, read_sample
+from gapscope.base.user_data import is_stream, read_sample, refuse_stream
 
 if TYPE_CHECKING:
     import pandas
@@ -56,9 +56,7 @@ def named_columns(data: Any) -> dict[str, Any] | None:
             f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
         )
     if is_stream(data) or (library_of(data) == "datasets" and not has_length(data)):
-        raise InvalidInput(
-            f"Columns by name need samples with numbers; got a stream, {type(data).__name__}. Pass list(data)."
-        )
+        refuse_stream(data)
     if library_of(data) == "datasets":
         return _of_hugging_face(data)
     if library_of(data) == "numpy" and getattr(getattr(data, "dtype", None), "names", None):
@@ -119,7 +117,7 @@ def labelled_table(data: Any) -> Any:
 
 @kept_random_states()
 def lacks_labels(data: Any) -> str:
-    """Return the sentences about data of named columns of which none has a name for labels; empty for other data.
+    """Return the message about data of named columns of which none has a name for labels; empty for other data.
 
     Args:
         data: Data in any form.
@@ -127,10 +125,7 @@ def lacks_labels(data: Any) -> str:
     names = _names_without_reading(data)
     if not names or any(name in LABEL_NAMES for name in names):
         return ""
-    return (
-        f"Got the columns {join_names(names)}; none is named {', '.join(LABEL_NAMES[:-1])} or {LABEL_NAMES[-1]}. Name "
-        f"that of the labels, such as target={names[-1]!r}."
-    )
+    return no_labels_message(names)
 
 
 def _plain(value: Any) -> Any:

@@ -57,9 +57,9 @@ class Problem:
         for split, samples in (("training", self.train), ("test", self.test)):
             owner = f"The {split} split of a {self.task} problem"
             if self.task == "classification":
-                check_labels(require_labels(samples.targets, owner), self.n_outputs)
+                check_labels(require_labels(samples, owner), self.n_outputs)
             else:
-                targets = require_regression_targets(samples.targets, owner)
+                targets = require_regression_targets(samples, owner)
                 check_regression_shape(
                     targets, (len(targets), self.n_outputs), f"Targets of the {split} split"
                 )

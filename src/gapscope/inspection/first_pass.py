@@ -186,8 +186,11 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     ):
         hint = f"The inputs are {x.dtype}, which is for token ids. For images use x.float() / 255."
     elif samples.form is not None and samples.form.names:
+        names = samples.form.names
         signature = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
+        hint = f"It was called with {', '.join(names)}; its forward takes {signature}."
+        if samples.targets is None and names[-1] not in signature:
+            hint += f" If {names[-1]} holds labels, name it 'label'."
     first = x[:TRIAL]
     if samples.form is not None:
         shape = [list(part.shape) for part in samples.form.unpack(first)]

@@ -64,7 +64,7 @@ def evaluate(
         InvalidInput: There are no targets, or a label has no output.
         NotMeasurable: Outputs are NaN or infinite, or no position has a label.
     """
-    require_targets(samples.targets)
+    require_targets(samples)
     if samples.form is not None and not isinstance(network, NetworkAdapter):
         network = NetworkAdapter(network, samples.form)
     if samples.is_dense:

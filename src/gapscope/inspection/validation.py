@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.foreign_data import no_labels_message
 from gapscope.base.label_numbers import MarkNote, unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
@@ -143,7 +144,8 @@ class Ready:
         if not {"targets", "labels"} & set(item.needs):
             return ""
         if self.samples.targets is None:
-            return "needs targets; pass data as (x, y)"
+            form = self.samples.form
+            return no_labels_message((form and form.names) or (), "").strip(" .")
         if self.mismatch:
             return f"needs targets that fit the outputs: {self.mismatch}"
         return item.task_reason(self.samples.kind)
@@ -168,7 +170,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     samples = numbered_as_outputs(network, as_samples(data))
     samples = with_stated_task(unwrapped(network), samples)
     if needs:
-        require_targets(samples.targets)
+        require_targets(samples)
     prepared = replace(_adapt(network, in_network_types(network, samples)), estimator=estimator)
     if samples.class_names and not prepared.mismatch:
         reason = unknown_labels_reason(network, prepared.samples, prepared.n_outputs)
@@ -177,7 +179,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
             reason = unused_category_reason(prepared.samples.y, names, prepared.n_outputs)
         prepared = replace(prepared, mismatch=reason)
     if "labels" in needs:
-        require_labels(prepared.samples.targets)
+        require_labels(prepared.samples)
     if "outputs" in needs:
         _check_outputs(prepared)
     return prepared
@@ -216,7 +218,7 @@ def settled_by(source: Any, samples: Samples) -> Samples:
 
 def _check_outputs(prepared: Ready) -> None:
     """Raise InvalidInput unless the targets fit the outputs."""
-    targets = require_targets(prepared.samples.targets)
+    targets = require_targets(prepared.samples)
     if prepared.mismatch:
         raise InvalidInput(f"Targets must fit the outputs; {prepared.mismatch}.")
     prepared.samples.task.check_outputs(targets, prepared.n_outputs)

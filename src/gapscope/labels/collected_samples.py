@@ -67,7 +67,7 @@ def collect_samples(source: Any, data: Any, features: Any, labels: Any, pred_pro
         samples = settled_by(decides, samples)
     if pred_probs is not None:
         samples = replace(samples, notes=notes_beside(samples.notes, np.shape(pred_probs)))
-    targets = require_targets(samples.targets, "A search for label issues")
+    targets = require_targets(samples, "A search for label issues")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples."

@@ -14,7 +14,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.position_labels import labels_on_grid
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import IGNORED
+from gapscope.base.targets import IGNORED, require_targets
 from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import column_by_name, lacks_labels
 from gapscope.data.number_text import TextFormat
@@ -380,10 +380,10 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
         return replace(samples, targets=targets)
     if samples.targets is None and (missing := lacks_labels(data)):
         raise InvalidInput(missing)
-    if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
+    if require_targets(samples, "A list of corrections")[:1].numel() > 1:
         raise InvalidInput(
-            "Corrections need one label or target per sample; got none. Pass data as (x, y), or a frame with the name "
-            "of the column, target='label'."
+            "Corrections need one label or target per sample; got targets of shape "
+            f"{list(samples.y.shape)}. Pass them one by one, (x, y[:, k])."
         )
     samples.original(())  # indices mean nothing if the order changes
     labels: Any = data[1] if isinstance(data, tuple) and len(data) == 2 else None
@@ -395,7 +395,7 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
         else:
             values = as_series(passed[1] if target is None else column_by_name(passed, target)[1])
         return with_corrections(passed, target, values, samples, decisions)
-    targets = samples.targets.clone()
+    targets = samples.y.clone()
     for index, decision in decisions.items():
         if decision is not None:
             targets[index] = decision

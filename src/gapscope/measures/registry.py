@@ -294,7 +294,7 @@ def _with_checked_arguments(
         check_numbers(name, y)
         samples = Samples(x, y, notes=())  # which raises for unusable inputs and targets
         if "regression" not in tasks:
-            require_labels(samples.targets, name, kinds=tasks)
+            require_labels(samples, name, kinds=tasks)
         inputs = tensor(x, samples.inputs)
         targets = tensor(y, samples.targets)
         return function(network, inputs, targets, *arguments, **options)

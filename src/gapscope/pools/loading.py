@@ -95,7 +95,7 @@ def measure_stored_network(
 
 
 def _scores(result: Ready, split: str) -> dict[str, float]:
-    require_targets(result.samples.targets, f"The {split} score of a record")
+    require_targets(result.samples, f"The {split} score of a record")
     if result.mismatch:
         raise InvalidInput(f"The {split} data do not fit the network: {result.mismatch}.")
     with eager_mode():

@@ -89,7 +89,7 @@ class DropoutLoss:
         check_range("draws", draws, 1)
         self.network = network
         self.samples = samples
-        self.targets = require_targets(samples.targets)
+        self.targets = require_targets(samples)
         self.layers = {name: modules[name] for name in layers}
         self.draws = draws
         self.seed = seed

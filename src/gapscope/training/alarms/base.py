@@ -134,7 +134,7 @@ class Alarm(ABC):
             setattr(self, name, _decode(state[name], getattr(self, name)))
 
     def _labels(self, samples: Samples) -> Tensor:
-        return require_labels(samples.targets, type(self).__name__).cpu()
+        return require_labels(samples, type(self).__name__).cpu()
 
     def _raise(self, epoch: int) -> None:
         if self.raised_at is None:
