@@ -9,6 +9,8 @@ import warnings
 
 import typer
 
+from gapscope.base.environment import version
+from gapscope.base.errors import GapscopeError
 from gapscope.cli import (
     advise,
     check,
@@ -45,8 +47,6 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        from gapscope.base.environment import version
-
         print_lines(f"gapscope {version()}")
         raise typer.Exit
 
@@ -97,8 +97,6 @@ def _show_warning(
 
 def main() -> None:
     """Run the command line. Errors of gapscope become one message and exit code 1."""
-    from gapscope.base.errors import GapscopeError
-
     # Read when torch is imported: threads that wait sleep. Beside another process they else take most of the time (a
     # check of 600 rows on two cores: 15 s, not 5 s), and budgets count what they take.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

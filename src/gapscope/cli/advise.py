@@ -7,7 +7,10 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
+from gapscope.base.errors import InvalidInput
+from gapscope.cli.arguments import load_network
+from gapscope.cli.factories import is_factory
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, ONE_NETWORK, TIME_BUDGET
 from gapscope.cli.output import print_json, print_lines, print_rows
 from gapscope.results.estimate import percent
 
@@ -52,8 +55,6 @@ def _trained_batch_size(network: Path, load: str | None) -> int:
     Raises:
         InvalidInput: No pool has stored the network.
     """
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.factories import is_factory
     from gapscope.training.checkpoints import load_tensors
 
     if load is not None or is_factory(network):
@@ -65,7 +66,7 @@ def _trained_batch_size(network: Path, load: str | None) -> int:
 
 @app.command("batch-norm")
 def batch_norm(
-    network: Path = typer.Argument(help=f"One network: {NETWORK}."),
+    network: Path = ONE_NETWORK,
     batch_size: int | None = typer.Option(
         None,
         help="Batch size whose regularization to keep. Default: that of the training of a pool's network.",
@@ -78,7 +79,7 @@ def batch_norm(
     ),
     passes: int = typer.Option(10, help="Random partitions into batches; more reduce the error."),
     samples: int | None = typer.Option(None, help="Number of training samples. Default: all."),
-    time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
+    time_budget: float = TIME_BUDGET,
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
@@ -86,7 +87,6 @@ def batch_norm(
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
     from gapscope.base.samples import as_samples
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
-    from gapscope.cli.arguments import load_network
 
     loaded, data, _ = load_network(network, data_root, load)
     advice = advise_batch_norm(

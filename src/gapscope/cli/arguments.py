@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from gapscope.base.errors import InvalidInput, describe_value, did_you_mean, join_names
+from gapscope.base.specs import RunSpec
+from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.cli.factories import Returned, call_for_all, is_factory, split_returned
 from gapscope.cli.options import NETWORK
 from gapscope.cli.output import print_note
 from gapscope.results.formatting import pluralize
+from gapscope.results.records import Record, flatten
 
 if TYPE_CHECKING:
     import pandas
     from torch import nn
 
-    from gapscope.base.specs import RunSpec
     from gapscope.data.image_folder import ImageFolder
     from gapscope.pools.readings import RunOptions
-    from gapscope.results.records import Record
 
 
 TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl", ".ndjson")
@@ -48,8 +52,6 @@ def call_for_network(source: Path, load: str | None) -> Returned | None:
     Raises:
         InvalidInput: The path is a folder or does not exist, or the function returns something else.
     """
-    from gapscope.base.errors import InvalidInput
-
     if is_factory(source):
         return call_for_all(source)
     if source.is_dir():
@@ -78,8 +80,6 @@ def weights_of_run(source: Path) -> Path:
 
 def check_checkpoint(source: Path, load: str | None) -> None:
     """Raise InvalidInput if --load is passed with something else than the file of a checkpoint."""
-    from gapscope.base.errors import InvalidInput
-
     if load is not None and (is_factory(source) or source.is_dir() or is_grid(source)):
         raise InvalidInput(
             f"--load reads checkpoints; got {source}, which is none, and would not be loaded. Pass the path of the "
@@ -178,8 +178,6 @@ def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
 
 def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
     """Name specs by the settings that differ within the grid, else by the network."""
-    from gapscope.results.records import flatten
-
     rows = [flatten(spec.to_dict()) for spec in specs]
     keys = dict.fromkeys(key for row in rows for key in row)
     varied = [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
@@ -209,7 +207,6 @@ def split_target(
         InvalidInput: There is no such column or no other, or labels are missing.
     """
     from gapscope.base.batches import LABEL_NAMES
-    from gapscope.base.errors import InvalidInput, did_you_mean, join_names
     from gapscope.data.table_targets import as_targets
     from gapscope.data.tables import MISSING_WORDS, REPEATED, SEPARATORS
 
@@ -244,14 +241,11 @@ def split_target(
             f"{path} needs a label in every row; {len(rows)} of {len(labels)} are missing in column {target!r}: rows "
             f"{join_names(rows)}. Fill in these cells, or remove the rows."
         )
-    words = [
-        word for word in sorted(MISSING_WORDS) if labels.dtype == object and (labels == word).any()
-    ]
-    for word in words:
-        n = int((labels == word).sum())
-        print_note(
-            f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label."
-        )
+    for word in sorted(MISSING_WORDS) if labels.dtype == object else ():
+        if n := int((labels == word).sum()):
+            print_note(
+                f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label."
+            )
     labels, note = as_targets(labels, like)
     if note and like is None:
         print_note(note)
@@ -302,7 +296,6 @@ def read_labelled_table(
     """
     import pandas
 
-    from gapscope.base.errors import InvalidInput
     from gapscope.data.tables import read_table, text_columns
 
     if not path.exists():
@@ -337,9 +330,7 @@ def read_second(path: Path, column: str | None, data: Any) -> Any:
     Raises:
         InvalidInput: The training data are of no file and no frame, or the test data have another form.
     """
-    from gapscope.base.errors import InvalidInput, describe_value
     from gapscope.base.foreign_data import as_frame
-    from gapscope.base.type_guards import is_list_or_tuple
     from gapscope.data.image_folder import ImageFolder
 
     if isinstance(data, ImageFolder):
@@ -363,7 +354,7 @@ def read_second(path: Path, column: str | None, data: Any) -> Any:
 
 
 def read_source(
-    source: Path, column: str | None, groups: str | None, side: int
+    source: Path, column: str | None, groups: str | None, side: int, test: Path | None = None
 ) -> tuple[Any, Any, list[Any] | None]:
     """Return network (None for data of a file), training data, and the group of each row.
 
@@ -372,20 +363,17 @@ def read_source(
         column: Column of the labels, from --target.
         groups: Column of groups of a table; None for none.
         side: Height and width of pictures.
+        test: Table of --test, whose column --target may name as well; None for none.
 
     Raises:
         BadParameter: There are groups without a table.
         InvalidInput: The source is a grid, or no such file.
     """
-    import typer
-
-    from gapscope.base.errors import InvalidInput
-
     if groups is not None and (is_factory(source) or is_grid(source) or source.is_dir()):
         raise typer.BadParameter("--groups names a column of a table; pass a table.")
     if is_factory(source):
         returned = call_for_all(source, what="network or None")
-        return returned.network, split_returned(returned.data, column, source), None
+        return returned.network, split_returned(returned.data, column, source, test), None
     if source.is_dir():
         return None, read_pictures(source, side), None
     if is_grid(source):
@@ -411,8 +399,6 @@ def split_groups(
     Raises:
         InvalidInput: There is no such column, or it is that of the labels.
     """
-    from gapscope.base.errors import InvalidInput, did_you_mean
-
     if groups is None:
         return table, None
     if groups == target:

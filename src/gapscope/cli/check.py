@@ -8,10 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gapscope.base.errors import InvalidInput
 from gapscope.base.options import as_codes
+from gapscope.base.specs import RunSpec
+from gapscope.cli.arguments import (
+    LabelledTable,
+    call_for_network,
+    check_checkpoint,
+    is_grid,
+    is_table,
+    load_network,
+    read_grid,
+    read_labelled_table,
+    read_pictures,
+    read_second,
+    weights_of_run,
+)
+from gapscope.cli.factories import call_for_all, import_function, is_factory, split_returned
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
+from gapscope.cli.progress import handle_interrupts
 from gapscope.cli.wording import in_a_shell
+from gapscope.results.records import Record
 
 if TYPE_CHECKING:
     from gapscope.checks.result import CheckResult
@@ -44,17 +62,6 @@ def _targets(
     test: Path | None,
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import (
-        call_for_network,
-        check_checkpoint,
-        is_grid,
-        is_table,
-        read_grid,
-        read_labelled_table,
-        read_pictures,
-    )
-    from gapscope.cli.factories import call_for_all, is_factory, split_returned
     from gapscope.data.image_folder import has_image_folders
     from gapscope.data.table_targets import split_frame
 
@@ -94,10 +101,6 @@ def _targets(
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
     """Return network, data, and initial state, history, batch size and training as options of `check`."""
-    from gapscope.base.specs import RunSpec
-    from gapscope.cli.arguments import load_network
-    from gapscope.results.records import Record
-
     network, data, initial = load_network(weights, data_root)
     options: dict[str, Any] = {"initial_state": initial}
     if (weights.parent / "record.json").exists():
@@ -166,9 +169,6 @@ def check(
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
-    from gapscope.cli.arguments import LabelledTable, is_grid, read_second, weights_of_run
-    from gapscope.cli.factories import import_function, is_factory
-    from gapscope.cli.progress import handle_interrupts
 
     target = weights_of_run(target)
     fatal = set(_codes(fail_on or ""))

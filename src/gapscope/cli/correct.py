@@ -6,6 +6,9 @@ from pathlib import Path
 
 import typer
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.files import write_output
+from gapscope.cli.arguments import is_table, read_labelled_table
 from gapscope.cli.options import LABEL_COLUMN
 from gapscope.cli.output import check_outputs, print_lines
 from gapscope.results.formatting import pluralize
@@ -13,8 +16,6 @@ from gapscope.results.formatting import pluralize
 
 def _check_formats(table: Path, output: Path) -> None:
     """Raise InvalidInput if table and output differ in their ending, without .gz."""
-    from gapscope.base.errors import InvalidInput
-
     endings = [path.name.lower().removesuffix(".gz") for path in (table, output)]
     given, wanted = (Path(name).suffix for name in endings)
     if given != wanted or output.name.lower().endswith(".gz"):
@@ -37,10 +38,7 @@ def correct(
     column: str | None = LABEL_COLUMN,
 ) -> None:
     """Write a table with the labels of reviewed lists, and without the rows that they drop."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.base.files import write_output
     from gapscope.base.samples import as_samples
-    from gapscope.cli.arguments import is_table, read_labelled_table
     from gapscope.data.frames import encode_inputs
     from gapscope.data.table_targets import FORMAT
     from gapscope.labels.corrected_files import corrected_file

@@ -10,13 +10,13 @@ import typer
 
 from gapscope.cli.options import JSON, WORKERS
 from gapscope.cli.output import print_json, print_lines, print_table
+from gapscope.cli.progress import handle_interrupts, progress
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
+from gapscope.results.records import Record, records_to_pandas
 
 if TYPE_CHECKING:
     import pandas
-
-    from gapscope.results.records import Record
 
 GRID = Path(__file__).with_name("demo.toml")
 
@@ -88,11 +88,9 @@ def demo(
     """Train 40 networks on digits, measure them, estimate their gaps, and write a report."""
     import time
 
-    from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.gap.columns import complete_rows, suggest_estimator
     from gapscope.pools import Grid, Pool
     from gapscope.report import write_report
-    from gapscope.results.records import records_to_pandas
 
     start = time.perf_counter()
     grid = Grid.from_toml(GRID)

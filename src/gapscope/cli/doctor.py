@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from gapscope.base.environment import version
 from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import print_json, print_lines, print_rows
 
@@ -89,8 +90,6 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     import platform
 
     import torch
-
-    from gapscope.base.environment import version
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
     gpu = ("GPU", "none", "not needed")

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER
+from gapscope.cli.arguments import load_network
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORKS, NO_ANSWER, TIME_BUDGET
 from gapscope.cli.output import print_json, print_lines
+from gapscope.cli.progress import handle_interrupts
 
 
 def estimate(
-    networks: list[Path] = typer.Argument(metavar="NETWORK...", help=f"One or more: {NETWORK}."),
+    networks: list[Path] = NETWORKS,
     label_noise: float | None = typer.Option(
         None, help="Fraction of wrong training labels. Default: estimated."
     ),
@@ -23,7 +25,7 @@ def estimate(
         None,
         help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one.",
     ),
-    time_budget: float = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit."),
+    time_budget: float = TIME_BUDGET,
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
@@ -31,8 +33,6 @@ def estimate(
     """Estimate the accuracy of trained networks on new data from their training data."""
     from gapscope.accuracy.accuracy_after_training import estimate_accuracy
     from gapscope.accuracy.accuracy_estimator import AccuracyEstimator
-    from gapscope.cli.arguments import load_network
-    from gapscope.cli.progress import handle_interrupts
 
     loaded = None if estimator is None else AccuracyEstimator.load(estimator)
     estimates = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from gapscope.base.errors import check_choice
 from gapscope.cli.options import JSON
 from gapscope.cli.output import print_json, print_markdown, print_rows
 
@@ -31,7 +32,6 @@ def read_page(code: str) -> str:
 
 def explain(code: str | None = CODE, json: bool = JSON) -> None:
     """Explain a check: what it computes, what to do about a finding, and when it is wrong."""
-    from gapscope.base.errors import check_choice
     from gapscope.checks.registry import list_checks
 
     checks = list_checks()

@@ -15,6 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import typer
+
+from gapscope.base.errors import InvalidInput, describe_value, did_you_mean
+from gapscope.base.type_guards import is_list_or_tuple
+
 # a file or a module (hyphens are allowed in names of files), a colon, and a function
 _FACTORY = re.compile(
     r"(?P<module>(?:.*[/\\])?[^/\\:]+|[A-Za-z]:\\[^:]+):(?P<function>[A-Za-z_]\w*)"
@@ -66,8 +71,6 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import_module(name: str, source: Path | str) -> ModuleType:
     """Return the module or file of `source`, or raise InvalidInput."""
-    from gapscope.base.errors import InvalidInput
-
     path = Path(name)
     is_file = path.suffix == ".py" or path.name != name
     if is_file and path.suffix != ".py":
@@ -107,8 +110,6 @@ def import_object(source: Path | str) -> Any:
     Raises:
         InvalidInput: There is no such module or name, or the module raises an error.
     """
-    from gapscope.base.errors import InvalidInput, did_you_mean
-
     match = _FACTORY.fullmatch(str(source))
     if match is None:
         raise InvalidInput(
@@ -129,8 +130,6 @@ def import_object(source: Path | str) -> Any:
 
 def import_function(source: Path | str) -> Callable[..., Any]:
     """Return the function named by `module:function` or `file.py:function` (raises InvalidInput as `import_object`)."""
-    from gapscope.base.errors import InvalidInput
-
     function = import_object(source)
     if not callable(function):
         raise InvalidInput(
@@ -150,8 +149,6 @@ def call_function(source: Path | str, *arguments: Path, needed: str) -> Any:
     Raises:
         InvalidInput: The function raises an error; the message names its place.
     """
-    from gapscope.base.errors import InvalidInput
-
     function = import_function(source)
     _check_call(source, function, arguments, needed)
     try:
@@ -167,8 +164,6 @@ def _check_call(
     source: Path | str, function: Callable[..., Any], arguments: tuple[Path, ...], needed: str
 ) -> None:
     """Raise InvalidInput for a class, a network, or a function that needs other arguments."""
-    from gapscope.base.errors import InvalidInput
-
     taken = "path" if arguments else ""
     example = f"Write a function, def build({taken}), that returns {needed}."
     if isinstance(function, type) or hasattr(function, "named_parameters"):
@@ -229,8 +224,6 @@ def _split_mapping(
     call: str, result: Mapping[str, Any], first: str
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Return the first value, data and other values of a mapping, or raise InvalidInput for unknown keys."""
-    from gapscope.base.errors import InvalidInput
-
     others = {str(name): value for name, value in result.items()}
     network = others.pop(first)
     data = others.pop("data")
@@ -254,8 +247,6 @@ def call_for_all(source: Path | str, *arguments: Path, what: str = "network") ->
     Raises:
         InvalidInput: The function raises, or returns anything else.
     """
-    from gapscope.base.errors import InvalidInput, describe_value
-
     needed = f"({what}, training data)"
     result = call_function(source, *arguments, needed=needed)
     call = _call(source, arguments)
@@ -304,10 +295,7 @@ def split_returned(
         BadParameter: The data have no named columns, and there is no other table.
         InvalidInput: They have no such column.
     """
-    import typer
-
     from gapscope.base.samples import Samples
-    from gapscope.base.type_guards import is_list_or_tuple
     from gapscope.data.table_targets import split_frame
 
     if column is None:
@@ -320,9 +308,3 @@ def split_returned(
             "return the whole table."
         )
     return data
-
-
-def call_factory(source: Path | str, *arguments: Path, what: str = "network") -> tuple[Any, Any]:
-    """Return network (or `what`) and data of `module:function` (see `call_for_all`)."""
-    returned = call_for_all(source, *arguments, what=what)
-    return returned.network, returned.data

@@ -7,8 +7,10 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.cli.arguments import is_grid, read_grid, read_source
+from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE, TIME_BUDGET
 from gapscope.cli.output import print_json, print_lines, print_table
+from gapscope.cli.progress import handle_interrupts, steps
 
 
 def _forecasts(
@@ -22,8 +24,6 @@ def _forecasts(
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function`, a table or a folder."""
     from gapscope.accuracy.forecast import forecast_accuracy
-    from gapscope.cli.arguments import is_grid, read_grid, read_source
-    from gapscope.cli.progress import steps
 
     if groups is not None or not is_grid(target):
         network, data, of_groups = read_source(target, column, groups, side)
@@ -59,13 +59,11 @@ def forecast(
     samples: int | None = typer.Option(
         None, help="Number of training samples of a grid. Default: all."
     ),
-    time_budget: float = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit."),
+    time_budget: float = TIME_BUDGET,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Forecast the accuracy on new data before training, next to baselines without a network."""
-    from gapscope.cli.progress import handle_interrupts
-
     with handle_interrupts(resumes=False):
         forecasts = _forecasts(target, column, groups, side, samples, time_budget, data_root)
     *_, last = forecasts.values()

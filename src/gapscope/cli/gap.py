@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER, POOL
+from gapscope.base.errors import InvalidInput
+from gapscope.cli.arguments import record_from_argument
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORKS, NO_ANSWER, POOL
 from gapscope.cli.output import check_outputs, print_json, print_lines, print_table
+from gapscope.cli.progress import steps
 from gapscope.results.estimate import percent
-
-if TYPE_CHECKING:
-    from gapscope.results.records import Record
-
+from gapscope.results.records import Record, records_to_pandas
 
 app = typer.Typer(
     help="Fit an estimator of the generalization gap on a pool, and apply it to networks.",
@@ -37,8 +37,6 @@ def fit(
     json: bool = JSON,
 ) -> None:
     """Fit a gap estimator on a pool, and cross-validate it."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.progress import steps
     from gapscope.gap.columns import complete_rows, suggest_estimator
     from gapscope.gap.cross_validation import (
         MEAN_GAP,
@@ -49,7 +47,6 @@ def fit(
     )
     from gapscope.pools import open_pool
     from gapscope.report.pool_view import MIN_NETWORKS
-    from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:
         if n < MIN_NETWORKS:
@@ -134,7 +131,7 @@ def _only_family(pool: Iterable[Record]) -> str | None:
 @app.command("predict")
 def predict(
     pool: Path = POOL,
-    networks: list[Path] = typer.Argument(metavar="NETWORK...", help=f"One or more: {NETWORK}."),
+    networks: list[Path] = NETWORKS,
     estimator: Path | None = typer.Option(
         None, help="Fitted estimator. Default: POOL/estimator.json."
     ),
@@ -148,14 +145,9 @@ def predict(
     json: bool = JSON,
 ) -> None:
     """Measure networks on their training data and estimate their gaps, with intervals."""
-    import pandas
-
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import record_from_argument
     from gapscope.gap.gap_estimator import GapEstimator
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
-    from gapscope.results.records import records_to_pandas
 
     path = estimator or pool / "estimator.json"
     if not path.exists():
@@ -175,7 +167,7 @@ def predict(
         [record_from_argument(network, options, family, load) for network in networks]
     )
     missing = {name: float("nan") for name in fitted.feature_names_ if name not in table}
-    assessed = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level)
+    assessed = fitted.assess(table.assign(**missing), level=level)
     answers = assessed.to_dict("records")
     if json:
         rows = [{"network": str(path), **row} for path, row in zip(networks, answers, strict=True)]

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.cli.arguments import read_labelled_table, read_second, read_source
+from gapscope.cli.factories import is_factory
+from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
+from gapscope.cli.progress import handle_interrupts
 
 
 def labels(
@@ -28,34 +31,20 @@ def labels(
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page for review."),
     csv: Path | None = typer.Option(None, help="Write a review list, for `gapscope correct`."),
     time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
-    seed: int = typer.Option(0, help="Random seed."),
+    seed: int = SEED,
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import read_labelled_table, read_pictures, read_second
-    from gapscope.cli.factories import call_factory, is_factory, split_returned
-    from gapscope.cli.progress import handle_interrupts
     from gapscope.labels.label_issues import find_label_issues
 
     check_outputs(html, csv, sources=(target, test))
-    if groups is not None and (is_factory(target) or target.is_dir()):
-        raise typer.BadParameter("--groups names a column of a table; pass a table.")
-    of_groups = None
+    network = label_column = of_groups = held_out = None
     with handle_interrupts(resumes=False):
-        label_column = None
-        held_out = None
-        if is_factory(target):
-            network, data = call_factory(target, what="network or None")
-            data = split_returned(data, column, target, test)
-            if test is not None:
-                held_out = read_second(test, column, data)
-        elif target.is_dir():
-            network = None
-            data = read_pictures(target, side)
+        if is_factory(target) or target.is_dir():
+            network, data, _ = read_source(target, column, groups, side, test)
             if test is not None:
                 held_out = read_second(test, column, data)
         else:
-            network = None
             table = read_labelled_table(target, column, groups=groups)
             data, label_column, of_groups = table.frame, table.target, table.groups
             if test is not None:

@@ -9,6 +9,7 @@ import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import check_outputs, print_json, print_lines
+from gapscope.cli.progress import steps
 
 LEGEND = (
     "partial r: correlation with the gap given the hyperparameters, cross-fitted;",
@@ -52,7 +53,6 @@ def leaderboard(
 
     In Python: gapscope.rank_measures.
     """
-    from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures
 
     check_outputs(output)

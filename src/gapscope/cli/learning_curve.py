@@ -10,17 +10,19 @@ from typing import Any
 
 import typer
 
+from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
-from gapscope.cli.options import DATA_ROOT, GROUPS, JSON
+from gapscope.cli.arguments import is_table, read_grid, read_labelled_table
+from gapscope.cli.factories import call_for_all, import_function, import_object, is_factory
+from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN
 from gapscope.cli.output import print_json, print_lines, print_note, print_table
+from gapscope.cli.progress import handle_interrupts, steps
 
 
 def _of_table(
     source: Path, table: Path, target: str | None, groups: str | None
 ) -> tuple[Any, Any, Any]:
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
-    from gapscope.cli.arguments import read_labelled_table
-    from gapscope.cli.factories import import_object
     from gapscope.data.frames import encode_frame
 
     trained = import_object(source)
@@ -65,10 +67,6 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
     """Return name, cache folder, training function or spec, and data of each run."""
     from torch import nn
 
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import is_table, read_grid
-    from gapscope.cli.factories import call_factory, is_factory
-
     if is_table(source):
         raise InvalidInput(
             f"{source} is a table; what is trained on it comes first. Run: gapscope learning-curve module:name --data "
@@ -82,19 +80,17 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
     if not is_factory(source):
         return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
     _check_factory(source)
-    train_fn, data = call_factory(source, what="train_fn")
-    if isinstance(train_fn, nn.Module):
+    returned = call_for_all(source, what="train_fn")
+    if isinstance(returned.network, nn.Module):
         raise InvalidInput(
             f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
-            f"{type(train_fn).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
+            f"{type(returned.network).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
         )
-    return [(str(source), _folder_name(source), train_fn, data)]
+    return [(str(source), _folder_name(source), returned.network, returned.data)]
 
 
 def _check_factory(source: Path) -> None:
     """Raise InvalidInput if `module:name` is what is trained itself, whose data are missing."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.factories import import_object
     from gapscope.inspection.network_checks import is_estimator
 
     found = import_object(source)
@@ -146,9 +142,7 @@ def learning_curve(
         "module:name of the training function (x, y) or estimator itself.",
     ),
     data: Path | None = typer.Option(None, help="Table of the training data (CSV, JSON, Parquet)."),
-    target_column: str | None = typer.Option(
-        None, "--target", help="Column of the labels. Default: the last one."
-    ),
+    target_column: str | None = LABEL_COLUMN,
     groups: str | None = GROUPS,
     score: str | None = typer.Option(
         None,
@@ -170,8 +164,6 @@ def learning_curve(
 ) -> None:
     """Train on subsets, score on the rest, and extrapolate to all samples."""
     from gapscope.accuracy.learning_curves import learning_curve as extrapolate
-    from gapscope.cli.factories import import_function
-    from gapscope.cli.progress import handle_interrupts, steps
 
     if data is None:
         if target_column is not None or groups is not None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
+from gapscope.cli.arguments import distinct_names, load_network, record_from_argument
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, ONE_NETWORK, SAMPLES
 from gapscope.cli.output import print_json, print_lines, print_table
+from gapscope.cli.progress import steps
 
 if TYPE_CHECKING:
     from gapscope.leaderboard.comparison import Comparison
@@ -18,11 +20,10 @@ NAMES = typer.Option(
     "--measure",
     help="Measure to run (`gapscope list measures`); repeatable. Default: the default measures.",
 )
-SAMPLES = typer.Option(None, help="Number of training samples to measure on. Default: all.")
 
 
 def measure(
-    network: Path = typer.Argument(help=f"One network: {NETWORK}."),
+    network: Path = ONE_NETWORK,
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     load: str | None = LOAD,
@@ -30,7 +31,6 @@ def measure(
     json: bool = JSON,
 ) -> None:
     """Measure a network on its training data, with units and directions."""
-    from gapscope.cli.arguments import record_from_argument
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(
@@ -65,8 +65,6 @@ def compare(
 ) -> None:
     """Rank networks by every measure on the same training data, with intervals."""
     from gapscope.base.samples import as_samples
-    from gapscope.cli.arguments import distinct_names, load_network
-    from gapscope.cli.progress import steps
     from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.leaderboard.ranking import rank_measures
 

@@ -23,5 +23,10 @@ LOAD = typer.Option(
     None,
     help="module:function that maps the path of a checkpoint to (network, training data).",
 )
+NETWORKS = typer.Argument(metavar="NETWORK...", help=f"One or more: {NETWORK}.")
+ONE_NETWORK = typer.Argument(help=f"One network: {NETWORK}.")
+SAMPLES = typer.Option(None, help="Number of training samples to measure on. Default: all.")
+SEED = typer.Option(0, help="Random seed.")
+TIME_BUDGET = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit.")
 POOL = typer.Argument(help="Folder of a pool.")
 WORKERS = typer.Option(2, help="Number of processes, one thread each.")

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.base.type_guards import is_list_or_tuple
+from gapscope.cli.arguments import read_source
+from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
+from gapscope.cli.progress import handle_interrupts
 
 if TYPE_CHECKING:
     from gapscope.accuracy.held_out_result import HeldOutPredictions
@@ -62,14 +65,11 @@ def out_of_sample(
     output: Path | None = typer.Option(
         None, help="Write a CSV file: row number, probability of each class, and given label."
     ),
-    seed: int = typer.Option(0, help="Random seed."),
+    seed: int = SEED,
     json: bool = JSON,
 ) -> None:
     """Predict every row by a model that was fitted without it."""
     from gapscope.accuracy.held_out_predictions import out_of_sample as predict
-    from gapscope.base.type_guards import is_list_or_tuple
-    from gapscope.cli.arguments import read_source
-    from gapscope.cli.progress import handle_interrupts
 
     check_outputs(output, sources=(target,))
     with handle_interrupts(resumes=False):

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gapscope.base.errors import NotWritten
+from gapscope.base.files import check_output, to_json
 from gapscope.cli.wording import in_a_shell
+from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas
     from rich.console import Console
-
-    from gapscope.results.result import Result
 
 # wider than any table: piped output has no screen to fit, unless COLUMNS names its width
 _PIPED = 1000
@@ -47,9 +48,6 @@ def print_note(text: str) -> None:
 
 def check_outputs(*paths: Path | None, sources: Sequence[Path | None] = ()) -> None:
     """Raise NotWritten before the work, if a file cannot be written, or holds the data (None: no file)."""
-    from gapscope.base.errors import NotWritten
-    from gapscope.base.files import check_output
-
     written: list[Path] = []
     for path in paths:
         if path is None:
@@ -86,9 +84,6 @@ def print_json(value: Result | Mapping[str, Any]) -> None:
 
     Its `notes` are those of `print_note`, and those of the results that it holds, which are printed as well.
     """
-    from gapscope.base.files import to_json
-    from gapscope.results.result import Result
-
     content = value.to_dict() if isinstance(value, Result) else value
     own = [in_a_shell(note) for part in _results_in(content) for note in part.get("notes") or ()]
     said = [in_a_shell(note) for note in _NOTES.get([])]
@@ -236,6 +231,6 @@ def print_rows(
     ):
         console.print(table)
         return
-    print_lines("\n".join([title] if title else []))
+    print_lines(title or "")
     for row in rows:
         print_lines("\n".join(f"{name}: {_cell(value)}" for name, value in row.items()) + "\n")

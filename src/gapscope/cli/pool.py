@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
+from gapscope.base.errors import InvalidInput
+from gapscope.cli.arguments import distinct_names
+from gapscope.cli.factories import call_for_all, call_function, import_function, is_factory
+from gapscope.cli.options import DATA_ROOT, JSON, POOL, SAMPLES, WORKERS
 from gapscope.cli.output import print_json, print_lines, print_table
+from gapscope.cli.progress import handle_interrupts, progress
 from gapscope.results.formatting import pluralize
+from gapscope.results.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from gapscope.results.records import Record
 
 app = typer.Typer(
     help="Train and measure many networks, or add your own. Run the same command again to continue.",
@@ -24,13 +27,12 @@ app = typer.Typer(
 GRID = typer.Argument(
     help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures."
 )
-FOLDER = typer.Argument(help="Folder of the pool.")
 
 
 @app.command("run")
 def run(
     grid: Path = GRID,
-    folder: Path = FOLDER,
+    folder: Path = POOL,
     workers: int = WORKERS,
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
     ray_address: str | None = typer.Option(
@@ -42,14 +44,11 @@ def run(
     ),
     data_root: str | None = DATA_ROOT,
     device: str = typer.Option("cpu", help="Torch device."),
-    measure_samples: int | None = typer.Option(
-        None, help="Number of training samples to measure on. Default: all."
-    ),
+    measure_samples: int | None = SAMPLES,
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
     json: bool = JSON,
 ) -> None:
     """Train, score and measure a grid. Finished networks are skipped."""
-    from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.data import find_dataset
     from gapscope.pools import Grid, Pool
 
@@ -106,7 +105,7 @@ def run(
 
 
 @app.command("status")
-def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
+def status(grid: Path = GRID, folder: Path = POOL, json: bool = JSON) -> None:
     """Show how many runs of a grid are finished."""
     from dataclasses import asdict
 
@@ -124,9 +123,8 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 
 
 @app.command("show")
-def show(folder: Path = FOLDER, json: bool = JSON) -> None:
+def show(folder: Path = POOL, json: bool = JSON) -> None:
     """List the networks of a pool with the settings that vary, accuracies and gaps; the best test accuracy first."""
-    from gapscope.base.errors import InvalidInput
     from gapscope.gap.columns import hyperparameter_columns, merge_passed_settings
     from gapscope.pools import open_pool
 
@@ -158,9 +156,6 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
 
 def _check_checkpoints(paths: list[Path], load: str | None) -> list[Path]:
     """Return each checkpoint once, or raise InvalidInput before the first is read."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.factories import import_function, is_factory
-
     if load is not None:
         import_function(load)
     for path in paths:
@@ -180,8 +175,6 @@ def _parse_settings(texts: list[str]) -> dict[str, Any]:
     """Return settings of --set: numbers, true, false and null as in JSON, everything else as text."""
     import json
 
-    from gapscope.base.errors import InvalidInput
-
     settings: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -196,8 +189,6 @@ def _parse_settings(texts: list[str]) -> dict[str, Any]:
 
 def _join_settings(common: dict[str, Any], own: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """Return the settings of --set and those of the function, or raise InvalidInput if they contradict each other."""
-    from gapscope.base.errors import InvalidInput
-
     for name in common.keys() & own.keys():
         if common[name] != own[name]:
             raise InvalidInput(
@@ -209,9 +200,6 @@ def _join_settings(common: dict[str, Any], own: Mapping[str, Any], source: Path)
 
 def _names(networks: list[Path], name: str | None) -> list[str]:
     """Return the name of --name, else names from the paths."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import distinct_names
-
     if name is None:
         return distinct_names(networks)
     if len(networks) > 1:
@@ -223,7 +211,7 @@ def _names(networks: list[Path], name: str | None) -> list[str]:
 
 @app.command("add")
 def add(
-    folder: Path = FOLDER,
+    folder: Path = POOL,
     networks: list[Path] = typer.Argument(
         metavar="CHECKPOINT...",
         help="Files for --load; without it, one module:function per network.",
@@ -257,8 +245,6 @@ def add(
     paths that differ. Measures are compared at equal hyperparameters, so pass these: as a third value of the function,
     or by --set.
     """
-    from gapscope.cli.factories import call_for_all, call_function
-    from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
 
     networks = _check_checkpoints(networks, load)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import typer
 
 from gapscope.cli.output import print_lines
-
-if TYPE_CHECKING:
-    from gapscope.results.records import Record
+from gapscope.results.records import Record
 
 
 def on_terminal() -> bool:

@@ -6,21 +6,20 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.cli.check import stored_network
 from gapscope.cli.options import DATA_ROOT, JSON, POOL
 from gapscope.cli.output import check_outputs, print_json, print_lines
-
-if TYPE_CHECKING:
-    from gapscope.results.records import Record
+from gapscope.cli.progress import steps
+from gapscope.results.records import Record
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     """Return the gap estimator and its held-out estimates (nothing below twelve networks)."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.progress import steps
     from gapscope.gap.cross_validation import cross_validate_pool
     from gapscope.report.pool_view import MIN_NETWORKS
 
@@ -49,9 +48,7 @@ def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict
     else:
         return {}  # before the imports of torch and the checks, which take seconds
     from gapscope.base.budget import DEFAULT_BUDGET
-    from gapscope.base.errors import GapscopeError
     from gapscope.checks.run import check
-    from gapscope.cli.check import stored_network
 
     try:
         network, data, options = stored_network(Path(path), data_root)

@@ -13,8 +13,10 @@ from typing import Any
 
 import typer
 
+from gapscope.base.errors import MissingExtra, check_choice
 from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
 from gapscope.cli.output import print_json, print_lines
+from gapscope.cli.progress import handle_interrupts
 
 app = typer.Typer(
     help="Reproduce tables and figures of a paper. Run the same command again to continue.",
@@ -24,8 +26,6 @@ app = typer.Typer(
 
 def available() -> dict[str, EntryPoint]:
     """Return the entry points of the installed studies by name, or raise MissingExtra."""
-    from gapscope.base.errors import MissingExtra
-
     result = {point.name: point for point in entry_points(group="gapscope.studies")}
     if not result:
         raise MissingExtra(
@@ -37,8 +37,6 @@ def available() -> dict[str, EntryPoint]:
 
 def load_study(name: str) -> Any:
     """Load the study of this name."""
-    from gapscope.base.errors import check_choice
-
     check_choice("study", name, list(available()))
     return available()[name].load()
 
@@ -77,8 +75,6 @@ def run(
 ) -> None:
     """Run the parts of a study that have no result yet."""
     from functools import partial
-
-    from gapscope.cli.progress import handle_interrupts
 
     study = load_study(name)
     with handle_interrupts(resumes=True):
