@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -13,6 +15,7 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, UnreadableFile
+from gapscope.leaderboard.comparison import LeaderboardEvidence
 
 X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -106,6 +109,16 @@ def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> 
     )
     assert "; a random measure: r" in result.verdict[0]
     assert gs.Comparison.from_json(result.to_json()).verdict == result.verdict
+
+
+def test_a_number_without_a_value_in_one_network_does_not_vote() -> None:
+    rows = list(gs.compare(NETWORKS, (X, Y), ["loss"]))
+    rows = [
+        replace(row, value=math.nan) if (row.measure, row.network) == ("loss", "steep") else row
+        for row in rows
+    ]
+    evidence = LeaderboardEvidence.of(board(loss=-1.0))
+    assert not gs.Comparison(rows, evidence=evidence).votes()
 
 
 def test_without_evidence_the_verdict_is_stated_first() -> None:

@@ -37,11 +37,11 @@ class States:
         # removed[s, n]: active units among the first n ranked ones, for n = 0..M
         removed = torch.nn.functional.pad(active.long().cumsum(1), (1, 0))
         self.counts: Int[Tensor, " s"] = removed[:, -1]
-        sizes = (2 * self.counts).clamp(min=1)
-        self.total = int(sizes.sum())
+        self.sizes: Int[Tensor, " s"] = (2 * self.counts).clamp(min=1)
+        self.total = int(self.sizes.sum())
         self.position: Int[Tensor, "s m"] = removed[:, :-1]
-        self.offsets: Int[Tensor, " s"] = sizes.cumsum(0) - sizes
-        self.sample_of: Int[Tensor, " t"] = torch.repeat_interleave(sizes)
+        self.offsets: Int[Tensor, " s"] = self.sizes.cumsum(0) - self.sizes
+        self.sample_of: Int[Tensor, " t"] = torch.repeat_interleave(self.sizes)
         # After n steps of the reverse order the first M - n ranked units remain, j = removed[M - n] of them active:
         # this is state 0 for j = k, state k for j = 0, and else state k + j.
         remaining = removed.flip(1)
@@ -297,19 +297,18 @@ class _Ablation:
             parts = slices_of(stretch, group)
             return torch.cat([self._evaluate_group(part, active) for part in parts], 1)
 
-        n_states = (2 * self.states.counts).clamp(min=1)
         return compute_distributed(
             len(self.source),
             evaluate_range,
             dim=1,
-            length=lambda stretch: int(n_states[stretch].sum()),
+            length=lambda stretch: int(self.states.sizes[stretch].sum()),
         )
 
     def _evaluate_group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Evaluate all states of a few samples."""
         last = samples.stop - 1
         # A sample has max(1, 2 k) adjacent states, so that those of consecutive samples are one range.
-        stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
+        stop = self.states.offsets[last] + self.states.sizes[last]
         states = torch.arange(
             int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device
         )

@@ -107,26 +107,22 @@ def has_unknown_settings(table: pandas.DataFrame) -> Bool[Array, " n"]:
     Networks trained elsewhere have no settings unless they were passed. Their hyperparameters are missing, not equal.
     In other networks, a missing setting is one that does not apply, such as the width of a network without layers.
     """
-    names = [str(name) for name in table.columns]
-    known = [
+    return _lack_all(table, SETTINGS)
+
+
+def _lack_all(table: pandas.DataFrame, prefixes: tuple[str, ...]) -> Bool[Array, " n"]:
+    """Return a mask of the networks without a setting of these prefixes, except the family and the seed."""
+    names = [
         name
-        for name in names
-        if name.startswith(SETTINGS) and name != FAMILY and not name.endswith(".seed")
+        for name in map(str, table.columns)
+        if name.startswith(prefixes) and name != FAMILY and not name.endswith(".seed")
     ]
-    return numpy.all(table[known].isna().to_numpy(), axis=1)
+    return numpy.all(table[names].isna().to_numpy(), axis=1)
 
 
 def _is_added(table: pandas.DataFrame) -> Bool[Array, " n"]:
     """Return a mask of the networks trained elsewhere, beside others: no setting is known that was not passed."""
-    names = [
-        name
-        for name in map(str, table.columns)
-        if name.startswith(SETTINGS)
-        and not name.startswith(PASSED)
-        and name != FAMILY
-        and not name.endswith(".seed")
-    ]
-    added = numpy.all(table[names].isna().to_numpy(), axis=1)
+    added = _lack_all(table, tuple(prefix for prefix in SETTINGS if prefix != PASSED))
     return added & ~added.all()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
@@ -155,51 +155,39 @@ def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
     }
 
 
-def _mean(values: Sequence[float] | Float[Array, " n"]) -> float:
-    finite = [value for value in values if not numpy.isnan(value)]
-    if finite:
-        return float(numpy.mean(finite))
-    return numpy.nan
-
-
 def _summary(
     predictions: pandas.DataFrame, scheme: str, mean_gap: bool, n_bootstrap: int, seed: int
 ) -> list[dict[str, object]]:
     """Return one row per metric, with the spread over splits or a bootstrap interval."""
+    import pandas
+
     rows = {
         name: predictions[name].to_numpy(dtype=float)
         for name in ("target", "prediction", "low", "high")
     }
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
-    parts = [
-        rows_of_split
-        for _, rows_of_split in predictions.groupby("split", sort=False).indices.items()
-    ]
-    if scheme != "splits":  # resamples of the networks
-        counts = bootstrap_weights(len(predictions), n_bootstrap, seed).astype(int)
-        parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
-    metrics = [
-        _metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts
-    ]
-    fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
-    level = 0.95
-    interval = "95 % bootstrap over networks"
-    values = _metrics(rows, mean_gap)
+    splits = predictions.groupby("split", sort=False)
     if scheme == "splits":
+        parts = list(splits.indices.values())
         level = 0.9
         interval = f"5th to 95th percentile of {len(parts)} splits"
-        values = {key: _mean([row[key] for row in metrics]) for key in values}
-    summaries = [
-        (key, value, [row[key] for row in metrics], level, interval)
-        for key, value in values.items()
-    ]
+    else:  # resamples of the networks
+        counts = bootstrap_weights(len(predictions), n_bootstrap, seed).astype(int)
+        parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
+        level = 0.95
+        interval = "95 % bootstrap over networks"
+    metrics = pandas.DataFrame(
+        [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
+    )
+    values = metrics.mean() if scheme == "splits" else pandas.Series(_metrics(rows, mean_gap))
+    summaries = [(key, value, metrics[key], level, interval) for key, value in values.items()]
     if not mean_gap:
-        summaries.append(
-            ("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits")
-        )
+        fits = splits["fit_pearson"].first()
+        interval = f"5th to 95th percentile of {len(fits)} fits"
+        summaries.append(("fit_pearson", fits.mean(), fits, 0.9, interval))
     result: list[dict[str, object]] = []
     for metric, value, sample, fraction, interval in summaries:
-        low, high = percentile_interval(sample, fraction)
+        low, high = percentile_interval(sample.to_numpy(), fraction)
         result.append(
             {"metric": metric, "value": value, "low": low, "high": high, "interval": interval}
         )

@@ -82,14 +82,16 @@ class Kernel:
         squares = ((a[:, None] - b[None]) ** 2).sum(2)
         return self.variance * numpy.exp(-squares / (2 * self.length**2))
 
+    def _gram(self, rows: Int[Array, " r"]) -> Float[Array, "r r"]:
+        """Return the covariance of the targets of some fitted networks, with the noise."""
+        points = self.points[rows]
+        return self._similarities(points, points) + self.noise * numpy.eye(len(rows))
+
     def weights(self, y: Float[Array, " n"], rows: Int[Array, " r"]) -> Float[Array, " n_plus_1"]:
         """Return mean and alphas of the process fitted to some networks (0 for others)."""
         result = numpy.zeros(1 + len(self.points))
         result[0] = y[rows].mean()
-        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(
-            len(rows)
-        )
-        result[1 + rows] = numpy.linalg.solve(gram, y[rows] - result[0])
+        result[1 + rows] = numpy.linalg.solve(self._gram(rows), y[rows] - result[0])
         return result
 
     def deviation(
@@ -98,11 +100,8 @@ class Kernel:
         """Return the standard deviation of the target of new networks, with the noise (eq. 2.26)."""
         if rows is None:
             rows = numpy.arange(len(self.points))
-        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(
-            len(rows)
-        )
         similar = self(x)[:, rows]
-        explained = (similar * numpy.linalg.solve(gram, similar.T).T).sum(1)
+        explained = (similar * numpy.linalg.solve(self._gram(rows), similar.T).T).sum(1)
         return numpy.sqrt(numpy.maximum(self.variance - explained, 0.0) + self.noise)
 
     @classmethod

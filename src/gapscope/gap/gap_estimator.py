@@ -154,14 +154,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) as scikit-learn validates them."""
-        metadata = [
-            *self.families,
-            *self.clusters,
-            *([self.error_scale] if self.error_scale else []),
-        ]
-        features = []
-        if self.features is not None:
-            features = list(self.features)
+        scale = [self.error_scale] if self.error_scale else []
+        metadata = [*self.families, *self.clusters, *scale]
+        features = [] if self.features is None else list(self.features)
         columns: Any = X
         if not hasattr(X, "columns"):
             if features or metadata:
@@ -170,13 +165,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                     f"some; got {type(X).__name__}. Pass a pandas DataFrame."
                 )
         else:
-            if "y" in fitting:
-                needed = metadata
-            else:
-                needed = []
-                if self.error_scale:
-                    needed = [self.error_scale]
-            check_columns(X, [*features, *needed])
+            check_columns(X, [*features, *(metadata if "y" in fitting else scale)])
             fitted_names = getattr(self, "feature_names_in_", ())
             if "y" not in fitting and len(fitted_names):
                 features = list(fitted_names)
@@ -301,9 +290,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Return the values of the family columns, "absent" if missing."""
         result = {}
         for column in self.families:
-            values = [None] * len(X)
-            if column in X.columns:
-                values = list(X[column])
+            values = X[column] if column in X.columns else [None] * len(X)
             result[column] = [
                 "absent" if value is None or value != value else str(value) for value in values
             ]

@@ -11,7 +11,7 @@ import numpy
 
 from gapscope.base.errors import DamagedFile, UnreadableFile
 from gapscope.base.renamed import RENAMED
-from gapscope.base.type_guards import is_dict, is_list_or_tuple
+from gapscope.base.type_guards import is_dict
 from gapscope.gap.fits import ApplicabilityDomain, Kernel
 from gapscope.results.result import to_builtin
 
@@ -26,32 +26,28 @@ REMOVED = ("calibration_share", "calibration_fraction", "directions")
 
 def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
     """Return all parameters and fitted values of an estimator, for JSON."""
-    values = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
-    parameters = {
-        name: list(value) if is_list_or_tuple(value) else value for name, value in values.items()
-    }
+    parameters = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
     if estimator.features is not None:
         parameters["features"] = [str(name) for name in estimator.features]
     fitted = {
         "intercept": estimator.intercept_,
-        "coefficients": estimator.coef_.tolist(),
-        "feature_names": list(estimator.feature_names_),
+        "coefficients": estimator.coef_,
+        "feature_names": estimator.feature_names_,
         "named": hasattr(estimator, "feature_names_in_"),
-        "left_out": estimator.left_out_.tolist(),
-        "residuals": estimator.residuals_.tolist(),
-        "region": to_builtin(estimator.region_),
+        "left_out": estimator.left_out_,
+        "residuals": estimator.residuals_,
+        "region": estimator.region_,
     }
     if estimator.kernel_ is not None:
-        fitted["kernel"] = to_builtin(estimator.kernel_)
-    return {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters, "fitted": fitted}
+        fitted["kernel"] = estimator.kernel_
+    content = {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters}
+    return to_builtin({**content, "fitted": fitted})
 
 
 def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None:
     """Raise unless a file holds an estimator of this kind that this version can read."""
     if not is_dict(content) or content.get("what") != what:
-        article = "a"
-        if what.startswith("a"):
-            article = "an"
+        article = "an" if what.startswith("a") else "a"
         raise UnreadableFile(
             f"{path} must hold {article} {what}; it does not. Fit one and save it there."
         )
@@ -100,11 +96,11 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     )
     estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
     estimator.region_ = ApplicabilityDomain.from_dict(fitted["region"])
-    metadata = (*estimator.families, *estimator.clusters)
     names = [
         *(estimator.features or ()),
         *estimator.log_features,
-        *metadata,
+        *estimator.families,
+        *estimator.clusters,
         *estimator.feature_names_,
     ]
     if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(

@@ -156,6 +156,14 @@ class ComparedReading:
     note: str = ""
 
 
+def ranks_of(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the rank of each value, 1 for the smallest (ties: the better rank; NaN for NaN)."""
+    import pandas
+
+    ranks: Any = pandas.Series(values).rank(method="min")
+    return ranks.to_dict()
+
+
 @dataclass(frozen=True)
 class _Vote:
     """Ranking by one measure, and the network that it ranks first."""
@@ -257,10 +265,13 @@ class Comparison(StoredRows[ComparedReading]):
         if self.evidence is None:
             return {}
         return {
-            name: item
-            for name, item in self.evidence.trusted.items()
-            if len(self.of(name)) == len(self.networks)
+            name: item for name, item in self.evidence.trusted.items() if self._is_complete(name)
         }
+
+    def _is_complete(self, measure: str) -> bool:
+        """Return whether all networks have a value of this number."""
+        values = [row.value for row in self.of(measure)]
+        return len(values) == len(self.networks) and not any(map(math.isnan, values))
 
     def votes(self) -> list[_Vote]:
         """Return the votes of all measures with evidence, or else with a direction."""
@@ -268,24 +279,15 @@ class Comparison(StoredRows[ComparedReading]):
         if self.trusted:
             for name, item in self.trusted.items():
                 # smaller values rank first if they predict a smaller gap: r > 0
-                signed = {
-                    row.network: math.copysign(1.0, item.r) * row.value for row in self.of(name)
-                }
-                ranks = {
-                    network: 1.0 + sum(v < value for v in signed.values())
-                    for network, value in signed.items()
-                }
+                sign = math.copysign(1.0, item.r)
+                ranks = ranks_of({row.network: sign * row.value for row in self.of(name)})
                 votes.append(
                     _vote(name, [[replace(row, rank=ranks[row.network]) for row in self.of(name)]])
                 )
             return votes
         families: dict[str, list[str]] = {}
-        for name in dict.fromkeys(row.measure for row in self):
-            rows = self.of(name)
-            is_complete = all(row.rank == row.rank for row in rows) and len(rows) == len(
-                self.networks
-            )
-            if is_complete and name != BASELINE:
+        for name in dict.fromkeys(row.measure for row in self if row.direction != "none"):
+            if name != BASELINE and self._is_complete(name):
                 families.setdefault(name.split(".")[0], []).append(name)
         for family, names in families.items():
             medians = [name for name in names if name.endswith(".median")]

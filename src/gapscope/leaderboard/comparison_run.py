@@ -26,6 +26,7 @@ from gapscope.leaderboard.comparison import (
     ComparedReading,
     Comparison,
     LeaderboardEvidence,
+    ranks_of,
 )
 from gapscope.measures.budget import (
     OMITTED,
@@ -90,20 +91,19 @@ class _ComparisonRun:
         readings = self.evaluate(item, subject, share)
         if not DATA_NEEDS & set(item.needs):
             return [(reading, 0.0) for reading in readings]
-        pairs = [(reading, reading.standard_error) for reading in readings]
-        if any(error is None for _, error in pairs):
-            # sqrt((g - 1) / g sum_j (theta_(j) - mean)^2) for g groups
+        errors = [reading.standard_error for reading in readings]
+        if None in errors:
             replicates = zip(
                 *self._jackknife_replicates(item, subject, share, readings), strict=True
             )
             errors = [
-                ((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5 for values in replicates
+                # sqrt((g - 1) / g sum_j (theta_(j) - mean)^2) for g groups
+                ((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5
+                if error is None
+                else error
+                for error, values in zip(errors, replicates, strict=True)
             ]
-            pairs = [
-                (reading, jackknife if error is None else error)
-                for (reading, error), jackknife in zip(pairs, errors, strict=True)
-            ]
-        return [(reading, error or 0.0) for reading, error in pairs]
+        return [(reading, error or 0.0) for reading, error in zip(readings, errors, strict=True)]
 
     def _jackknife_replicates(
         self, item: Measure, subject: Ready, share: Allocation, readings: Readings
@@ -111,9 +111,10 @@ class _ComparisonRun:
         """Return the numbers of the samples without each group."""
         samples = subject.samples
         kind = self._kind(item)
+        is_additive = kind in ("mean", "sum")
         groups = interleaved_groups(samples, self.n_groups)
         # means and sums follow from those of the groups; other measures are evaluated without each group
-        if kind not in ("mean", "sum"):
+        if not is_additive:
             group_of = torch.arange(len(samples)) % len(groups)
             groups = [
                 samples.subset(torch.nonzero(group_of != j)[:, 0]) for j in range(len(groups))
@@ -123,7 +124,7 @@ class _ComparisonRun:
             part = Allocation(len(group), share.options)
             readings_of_part = self.evaluate(item, subject.with_samples(group), part)
             values.append([reading.value for reading in readings_of_part])
-        if kind not in ("mean", "sum"):
+        if not is_additive:
             return values
         n = len(samples)
         return [
@@ -170,7 +171,9 @@ def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list
             if pair[0].name == name
         }
         sign = RANK_SIGNS[next(iter(by_network.values()))[0].direction]
-        signed = {network: sign * reading.value for network, (reading, _) in by_network.items()}
+        ranks = ranks_of(
+            {network: sign * reading.value for network, (reading, _) in by_network.items()}
+        )
         compared = [
             ComparedReading(
                 measure=name,
@@ -180,9 +183,7 @@ def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list
                 low=reading.value - z * error,
                 high=reading.value + z * error,
                 direction=reading.direction,
-                rank=math.nan
-                if math.isnan(signed[network])
-                else 1.0 + sum(other < signed[network] for other in signed.values()),
+                rank=ranks[network],
                 note=reading.note,
             )
             for network, (reading, error) in by_network.items()
@@ -287,7 +288,7 @@ def compare(
         check_options(comparison.options, items, inapplicable)
         repeats = {item.name: comparison.count_passes(item) for item in items}
         plans: dict[str, Plan] = {}
-        spent: dict[str, float] = {}
+        budgets: dict[str, Callable[[], CpuBudget]] = {}
         for name, subject in prepared.items():
             budget = CpuBudget(time_budget)
             plans[name] = plan_budget(
@@ -302,10 +303,7 @@ def compare(
                 else (),
                 shown=progress,
             )
-            spent[name] = budget.spent
-        budgets = {
-            name: partial(CpuBudget, time_budget, seconds) for name, seconds in spent.items()
-        }
+            budgets[name] = partial(CpuBudget, time_budget, budget.spent)
         result = _evaluate(prepared, items, plans, comparison, budgets, shown=progress)
     for reasons in result.unmeasured.values():
         reasons.update(inapplicable)
@@ -355,11 +353,6 @@ class _Evaluated:
     interrupted: bool = False
 
 
-def _first_accuracy(items: Sequence[Measure]) -> list[Measure]:
-    """Return the measures, first the one that the verdict needs: it tells whether gaps can be compared."""
-    return sorted(items, key=lambda item: item.name != ACCURACY)
-
-
 def _evaluate(
     prepared: Mapping[str, Ready],
     items: Sequence[Measure],
@@ -374,6 +367,9 @@ def _evaluate(
     seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and seconds > SHOW_AFTER_SECONDS:
         notify(f"comparing {len(prepared)} networks: about {seconds:.0f} s", seconds)
+    # first the measure that the verdict needs: it tells whether gaps can be compared
+    accuracy_first = sorted(items, key=lambda item: item.name != ACCURACY)
+    order = [item.name for item in items]
     result = _Evaluated({}, {name: {**plan.failed, **omitted} for name, plan in plans.items()})
     with progress("comparing", len(prepared) * len(items), shown=shown) as bar:
         for name, subject in prepared.items():
@@ -381,7 +377,7 @@ def _evaluate(
             unmeasured = result.unmeasured[name]
             comparison.budget = budgets[name]()
             try:
-                for item in _first_accuracy(items):
+                for item in accuracy_first:
                     bar.step(f"{item.name} of {name}")
                     if item.name not in unmeasured and item.name in shares:
                         why = subject.inapplicable_reason(item)
@@ -401,8 +397,7 @@ def _evaluate(
                     raise
                 result.interrupted = True
                 break
-            order = [item.name for item in items]
             result.readings[name] = sorted(pairs, key=lambda pair: order.index(pair[0].measure))
     for name in prepared.keys() - result.readings.keys():
-        result.unmeasured[name] = {item.name: STOPPED for item in items}
+        result.unmeasured[name] = dict.fromkeys(order, STOPPED)
     return result

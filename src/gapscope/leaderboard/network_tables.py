@@ -55,19 +55,8 @@ class NetworkTable:
         clusters = configuration_ids(self.rows, list(self.hyperparameters))
         chosen = sample_configurations(clusters, max_networks, seed)
         rows = self.rows.iloc[chosen].reset_index(drop=True)
-        varied = tuple(
-            name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1
-        )
+        varied = tuple(name for name in self.hyperparameters if is_varied(rows[name]))
         return replace(self, rows=rows, hyperparameters=varied, sampled_from=len(self.rows))
-
-
-def read_csv_table(path: Path) -> pandas.DataFrame:
-    """Read a CSV file with a header line, or raise UnreadableFile."""
-    from gapscope.data.tables import read_table  # gapscope.data loads torch
-
-    if not path.exists():
-        raise UnreadableFile(f"{path} must be a CSV file or a pool folder; there is no such file.")
-    return read_table(path)[0]
 
 
 def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
@@ -131,6 +120,7 @@ def network_table(
 
     Raises:
         InvalidInput: A column is missing, or contains other values than numbers.
+        UnreadableFile: There is no such file, or it is no table.
     """
     import pandas
 
@@ -146,8 +136,14 @@ def network_table(
         if measures is None:
             measures = [name for name in index.readings() if table[name].nunique() > 1]
     elif isinstance(source, str | Path):
-        table = read_csv_table(Path(source))
+        from gapscope.data.tables import read_table  # gapscope.data loads torch
+
         where = str(source)
+        if not Path(source).exists():
+            raise UnreadableFile(
+                f"{where} must be a CSV file or a pool folder; there is no such file."
+            )
+        table = read_table(Path(source))[0]
     elif isinstance(source, pandas.DataFrame):
         table = source
     else:

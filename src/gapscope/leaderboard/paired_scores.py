@@ -143,6 +143,13 @@ class _Cells:
         return counts
 
 
+def _configurations(table: pandas.DataFrame, names: Sequence[str]) -> Int[Array, " n"]:
+    """Number the configurations of these hyperparameters; without any, all networks have the same."""
+    if names:
+        return configuration_ids(table, names)
+    return numpy.zeros(len(table), dtype=int)
+
+
 def _indicator(
     rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[int, int]
 ) -> csr_array:
@@ -170,10 +177,7 @@ class PairedScores:
         self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]
     ) -> None:
         gap = table[target].to_numpy(dtype=float)
-        if hyperparameters:
-            cluster = configuration_ids(table, hyperparameters)
-        else:
-            cluster = numpy.zeros(len(table), dtype=int)
+        cluster = _configurations(table, hyperparameters)
         count = int(cluster.max()) + 1
         one, other = numpy.triu_indices(len(table), 1)
         is_sorted = cluster[one] <= cluster[other]
@@ -196,42 +200,25 @@ class PairedScores:
         # training configurations of the first and second network of each kind, and the settings of each configuration
         self._one, self._other = numpy.divmod(kinds // 3, count)
         settings = table.iloc[numpy.unique(cluster, return_index=True)[1]]
-        codes = {
-            name: numpy.unique(as_texts(settings[name]), return_inverse=True)[1]
-            for name in hyperparameters
-        }
         self._groups = [
-            self._make_groups(settings, name, hyperparameters, codes[name])
-            for name in hyperparameters
+            self._make_groups(settings, name, hyperparameters) for name in hyperparameters
         ]
         subsets = [subset for size in (0, 1, 2) for subset in combinations(hyperparameters, size)]
-        self._cells = [
-            self._make_cells([codes[name] for name in subset], count) for subset in subsets
-        ]
+        self._cells = [self._make_cells(_configurations(settings, subset)) for subset in subsets]
 
     def _make_groups(
-        self,
-        table: pandas.DataFrame,
-        name: str,
-        hyperparameters: Sequence[str],
-        codes: Int[Array, " c"],
+        self, settings: pandas.DataFrame, name: str, hyperparameters: Sequence[str]
     ) -> _Groups:
-        others = [other for other in hyperparameters if other != name]
-        if others:
-            shared = configuration_ids(table, others)
-        else:
-            shared = numpy.zeros(len(table), dtype=int)
+        shared = _configurations(settings, [other for other in hyperparameters if other != name])
         inside = numpy.flatnonzero(shared[self._one] == shared[self._other])
         group = numpy.unique(shared[self._one[inside]], return_inverse=True)[1]
-        differ = (codes[self._one] != codes[self._other]).astype(numpy.float32)[:, None]
+        values = as_texts(settings[name])
+        differ = (values[self._one] != values[self._other]).astype(numpy.float32)[:, None]
         count = int(group.max(initial=-1)) + 1
         return _Groups(_indicator(group, inside, (count, len(self._one))), differ)
 
-    def _make_cells(self, codes: Sequence[Int[Array, " c"]], count: int) -> _Cells:
-        # the values of each configuration in these hyperparameters as one number, in mixed radix
-        number = numpy.zeros(count, dtype=int)
-        for code in codes:
-            number = number * (int(code.max()) + 1) + code
+    def _make_cells(self, number: Int[Array, " c"]) -> _Cells:
+        """Return the cells of some hyperparameters, whose values have one number in each configuration."""
         size = int(number.max()) + 1
         a = number[self._one]
         b = number[self._other]

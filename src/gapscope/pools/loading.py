@@ -122,16 +122,6 @@ def _data_form(samples: Samples) -> str:
     return f"{pluralize(inputs, 'input')} and {answer}"
 
 
-def _note_on_copies(train: Samples, test: Samples) -> list[str]:
-    """Return a note on test samples that repeat a training sample exactly, if there are any."""
-    copies = len(exact_copies_in_test(train, test))
-    if not copies:
-        return []
-    return [
-        f"{copies:,} of {len(test):,} test samples repeat a training sample: the gap is too small. Remove them."
-    ]
-
-
 @check_arguments
 def record_network(
     network: nn.Module,
@@ -190,7 +180,11 @@ def record_network(
     if test is not None:
         held_out = prepared.adapt(test)
         scores |= _scores(held_out, "test")
-        notes += _note_on_copies(prepared.samples, held_out.samples)
+        if copies := len(exact_copies_in_test(prepared.samples, held_out.samples)):
+            notes.append(
+                f"{copies:,} of {len(held_out.samples):,} test samples repeat a training sample: the gap is too "
+                "small. Remove them."
+            )
     readings = measure(
         network,
         samples,

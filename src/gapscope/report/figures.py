@@ -11,7 +11,7 @@ import numpy
 from jaxtyping import Float
 from markupsafe import Markup
 
-from gapscope.report.svg import Plot, Scale, clip_to_drawable, svg_percent, tag
+from gapscope.report.svg import Plot, Scale, clip_to_drawable, tag
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_fixed, format_number
 from gapscope.statistics.intervals import student_quantile
@@ -111,27 +111,23 @@ def _strip(marks: Sequence[Markup], label: str, height: int) -> Markup:
     )
 
 
+def _interval_marks(
+    scale: Scale, value: float, ends: tuple[float, float], kind: str, radius: int
+) -> list[Markup]:
+    """Return an interval as a bar and its value as a dot (neither without a value, no bar without ends)."""
+    if not math.isfinite(value):
+        return []
+    dot = tag("circle", class_=f"dot {kind}", cx=scale.at(value), cy="50%", r=radius)
+    if any(map(math.isnan, ends)):
+        return [dot]
+    x1, x2 = (scale.at(min(max(end, scale.low), scale.high)) for end in ends)
+    return [tag("line", class_=f"interval {kind}", x1=x1, x2=x2, y1="50%", y2="50%"), dot]
+
+
 def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
-    marks: list[Markup] = []
-    if math.isfinite(item.prediction):
-        low, high = (
-            svg_percent(scale.percent(min(max(end, scale.low), scale.high)))
-            for end in (item.low, item.high)
-        )
-        marks.append(
-            tag("line", class_=f"interval {item.kind}", x1=low, x2=high, y1="50%", y2="50%")
-        )
-        marks.append(
-            tag(
-                "circle",
-                class_=f"dot {item.kind}",
-                cx=svg_percent(scale.percent(item.prediction)),
-                cy="50%",
-                r=4,
-            )
-        )
-    at = svg_percent(scale.percent(item.gap))
+    marks = _interval_marks(scale, item.prediction, (item.low, item.high), item.kind, 4)
+    at = scale.at(item.gap)
     marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
     label = f"true gap {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
     return _strip(marks, label, 24)
@@ -142,18 +138,12 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
     scale = Scale(-1.0, 1.0)
     marks: list[Markup] = []
     for tick in (-1.0, -0.5, 0.0, 0.5, 1.0):
-        at = svg_percent(scale.percent(tick))
+        at = scale.at(tick)
         marks.append(
             tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%")
         )
     kind = "baseline" if baseline else "measure"
-    if math.isfinite(low):
-        ends = {"x1": svg_percent(scale.percent(low)), "x2": svg_percent(scale.percent(high))}
-        marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
-    if math.isfinite(value):
-        marks.append(
-            tag("circle", class_=f"dot {kind}", cx=svg_percent(scale.percent(value)), cy="50%", r=5)
-        )
+    marks += _interval_marks(scale, value, (low, high), kind, 5)
     label = f"Kendall's tau {format_fixed(value, 2)}, from {format_fixed(low, 2)} to {format_fixed(high, 2)}"
     return _strip(marks, label, 28)
 

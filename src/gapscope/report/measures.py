@@ -85,20 +85,17 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
     """Return the leaderboard's verdicts by reading (empty for too few configurations of known settings)."""
-    names: list[str] = []
-    for name, readings in view.readings.items():
-        values = {reading.value for reading in readings}
-        if (
-            len(readings) == len(view.finished)
-            and len(values) > 1
-            and all(map(math.isfinite, values))
-        ):
-            names.append(name)
+    names = [
+        name
+        for name in _varying(view)
+        if len(view.readings[name]) == len(view.finished)
+        and all(math.isfinite(reading.value) for reading in view.readings[name])
+    ]
     settings = varied_settings(view.table)
     table = view.finished_rows.loc[~has_unknown_settings(view.finished_rows)]
     if not names or not settings or not len(table):
         return {}
-    if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
+    if configuration_ids(table, settings).max() + 1 < MIN_CONFIGURATIONS:
         return {}
     return verdicts(
         table,

@@ -63,6 +63,10 @@ class Scale:
             return 100 * math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * (value - self.low) / (self.high - self.low)
 
+    def at(self, value: float) -> str:
+        """Return the position of a value for an SVG attribute."""
+        return svg_percent(self.percent(value))
+
     def value(self, percent: float) -> float:
         """Return the value at a position, in percent of the axis."""
         if self.logarithmic:
@@ -150,7 +154,7 @@ class Plot:
         self.marks: list[Markup] = []
 
     def _position(self, x: float, y: float) -> tuple[str, str]:
-        return svg_percent(self.x.percent(x)), svg_percent(100 - self.y.percent(y))
+        return self.x.at(x), svg_percent(100 - self.y.percent(y))
 
     def dot(
         self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4
@@ -169,7 +173,7 @@ class Plot:
         """Add a bar from the horizontal axis up to `height`."""
         x, y = self._position(left, height)
         width = svg_percent(self.x.percent(right) - self.x.percent(left))
-        size = {"width": width, "height": svg_percent(self.y.percent(height))}
+        size = {"width": width, "height": self.y.at(height)}
         self.marks.append(tag("rect", *_title(title), class_="bar", x=x, y=y, **size))
 
     def _point(self, x: float, y: float) -> str:
@@ -214,7 +218,7 @@ class Plot:
                 )
             )
         for value in self.x.ticks(4):
-            at = svg_percent(self.x.percent(value))
+            at = self.x.at(value)
             text = format_number(value)
             marks.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
             marks.append(

@@ -192,9 +192,9 @@ class Readings(StoredRows[Reading]):
         """
         if not isinstance(key, str):
             return super().__getitem__(key)
-        for reading in self:
-            if reading.name == key:
-                return reading
+        reading = self.get(key)
+        if reading is not None:
+            return reading
         if key in self.unmeasured:
             raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
@@ -204,7 +204,7 @@ class Readings(StoredRows[Reading]):
     def __contains__(self, key: object) -> bool:
         """Return whether there is a reading called `key` (a string), or this reading."""
         if isinstance(key, str):
-            return any(reading.name == key for reading in self)
+            return self.get(key) is not None
         return super().__contains__(key)
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -129,35 +129,30 @@ class Record:
             DamagedFile: Record or history are corrupted, or the file is no record.
             UnreadableFile: The record was written by a newer gapscope, or cannot be read.
         """
-        return _read(folder)
-
-
-def _read(folder: Path) -> Record:
-    """Read the record of one run (see `Record.read`)."""
-    path = folder / RECORD
-    content = read_json(path)
-    schema = content.get("schema") if is_dict(content) else None
-    if not isinstance(schema, int):
-        raise DamagedFile(
-            f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?"
-        )
-    if schema > SCHEMA:
-        raise UnreadableFile(
-            f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
-            "Upgrade gapscope, or use another folder."
-        )
-    missing = {"id", "spec", "status"} - set(content)
-    if missing:
-        raise DamagedFile(
-            f"{path} must contain {', '.join(sorted(missing))}; it is corrupted. Delete it."
-        )
-    history = _read_history(folder)
-    try:
-        return Record(**_parse_fields(content), history=history)
-    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-        raise DamagedFile(
-            f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool recreates it."
-        ) from None
+        path = folder / RECORD
+        content = read_json(path)
+        schema = content.get("schema") if is_dict(content) else None
+        if not isinstance(schema, int):
+            raise DamagedFile(
+                f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?"
+            )
+        if schema > SCHEMA:
+            raise UnreadableFile(
+                f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
+                "Upgrade gapscope, or use another folder."
+            )
+        missing = {"id", "spec", "status"} - set(content)
+        if missing:
+            raise DamagedFile(
+                f"{path} must contain {', '.join(sorted(missing))}; it is corrupted. Delete it."
+            )
+        history = _read_history(folder)
+        try:
+            return cls(**_parse_fields(content), history=history)
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+            raise DamagedFile(
+                f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool recreates it."
+            ) from None
 
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -288,7 +283,7 @@ def read_run(folder: Path) -> Record:
         DamagedFile: Record, history or weights are corrupted, or the record is of another network.
         UnreadableFile: A file cannot be read, or was written by a newer gapscope.
     """
-    record = _read(folder)
+    record = Record.read(folder)
     if record.id != folder.name:
         raise DamagedFile(f"{folder} must have the name of its network, {record.id}; is it a copy?")
     if record.status == "finished":
