@@ -168,3 +168,26 @@ def test_baselines_are_fitted_on_what_is_not_held_out() -> None:
     mean = table["gap"].iloc[5:].mean()
     numpy.testing.assert_allclose(errors["mean gap"], mean - table["gap"].iloc[:3])
     assert set(errors) == {"mean gap", "parameter_count", "train_loss"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_share": 0.999}, "test_share below 0.999"),
+        ({"scheme": "folds", "n_splits": 1}, "n_splits of 2"),
+    ],
+)
+def test_splits_without_networks_to_fit_on_are_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        cross_validate(ESTIMATOR, FEW, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("column", ["zeta", "gap", "train_loss"])
+def test_columns_of_text_are_named(column: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{column!r} must hold numbers"):
+        cross_validate(ESTIMATOR, FEW.assign(**{column: "big"}))
+    numbers = FEW.assign(**{column: FEW[column].astype(str)})
+    expected, found = (cross_val_predict(ESTIMATOR, table) for table in (FEW, numbers))
+    pandas.testing.assert_frame_equal(found, expected)

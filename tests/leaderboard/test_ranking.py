@@ -279,3 +279,39 @@ def test_another_target_is_named() -> None:
         assert "the gap" not in text
     assert "loss" in board.verdict[0] and again.verdict == board.verdict
     assert "the gap" in gs.rank_measures(table, n_permutations=20, n_bootstrap=20).verdict[0]
+
+
+NETWORKS = pandas.DataFrame(
+    {"m.a": range(8), "m.b": range(8, 0, -1), "hp.width": [1, 2] * 4, "gap": numpy.arange(8) / 9}
+)
+
+
+@pytest.mark.parametrize("name", NETWORKS.columns)
+def test_tables_need_one_column_of_each_name(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"'{name}' occur repeatedly"):
+        gs.rank_measures(pandas.concat([NETWORKS, NETWORKS[[name]]], axis=1))
+
+
+def test_names_of_several_levels_are_refused() -> None:
+    levels = NETWORKS.set_axis(
+        pandas.MultiIndex.from_tuples([(name, "x") for name in NETWORKS]), axis=1
+    )
+    for call in (
+        lambda: gs.rank_measures(levels),
+        lambda: gs.check(None, levels, target="gap"),
+        lambda: gs.find_label_issues(None, levels, target="gap"),
+        lambda: gs.apply_label_corrections(levels, "list.csv", target="gap"),
+    ):
+        with pytest.raises(InvalidInput, match="names of one level"):
+            call()
+
+
+def test_files_in_utf_16_are_read_and_false_marks_of_it_refused(tmp_path: Path) -> None:
+    text = NETWORKS.to_csv(index=False)
+    (tmp_path / "utf16.csv").write_bytes(text.encode("utf-16"))
+    board = gs.rank_measures(tmp_path / "utf16.csv", n_permutations=20, n_bootstrap=20)
+    assert board.row("a").kendall.value == 1
+    for end in ("", "\n"):  # an even and an odd number of bytes
+        (tmp_path / "false.csv").write_bytes(b"\xff\xfe" + (text + end).encode())
+        with pytest.raises(UnreadableFile, match="utf-16-le is damaged"):
+            gs.rank_measures(tmp_path / "false.csv")

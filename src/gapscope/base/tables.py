@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 
@@ -14,8 +14,58 @@ if TYPE_CHECKING:
 SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
+def check_names(table: pandas.DataFrame, columns: Iterable[Any]) -> None:
+    """Raise InvalidInput if names of columns have several levels, or if one of `columns` is that of several columns.
+
+    Args:
+        table: Any table.
+        columns: Names of columns.
+
+    Raises:
+        InvalidInput: Names do not tell columns apart.
+    """
+    if table.columns.nlevels > 1:
+        raise InvalidInput(
+            f"Columns must have names of one level; got those of {table.columns.nlevels}, such as "
+            f"{table.columns[0]!r}. Join them: frame.columns = ['_'.join(map(str, name)) for name in frame.columns]."
+        )
+    several = set(table.columns[table.columns.duplicated()])
+    repeated = [repr(name) for name in dict.fromkeys(columns) if name in several]
+    if repeated:
+        raise InvalidInput(
+            f"A table must have one column of each name; {join_names(repeated)} occur repeatedly. Rename or drop the "
+            "others."
+        )
+
+
+def with_numbers(table: pandas.DataFrame, names: Iterable[str]) -> pandas.DataFrame:
+    """Return a table with these columns as numbers.
+
+    Args:
+        table: One row per network.
+        names: Its columns that must hold numbers.
+
+    Raises:
+        InvalidInput: A column has other values.
+    """
+    import pandas
+
+    for name in names:
+        if table[name].dtype.kind in "biuf":
+            continue
+        try:
+            table = table.assign(**{name: pandas.to_numeric(table[name])})
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(
+                f"Column {name!r} must hold numbers; {error}. Correct or drop it."
+            ) from None
+    return table
+
+
 def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
-    """Raise InvalidInput, naming the nearest column, unless the table has all `columns`."""
+    """Raise InvalidInput, naming the nearest column, unless the table has all `columns`, these and settings once."""
+    columns = list(columns)
+    check_names(table, [*columns, *(n for n in table.columns if str(n).startswith(SETTINGS))])
     names = [str(column) for column in table.columns]
     for column in columns:
         if column not in table.columns:

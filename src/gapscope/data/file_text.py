@@ -135,13 +135,16 @@ def read_stored_text(path: Path, needed: str = READABLE) -> FileText:
     encoding = ""
     if codec.startswith("utf-16"):
         encoding = "UTF-16"
+    damaged = UnreadableFile(
+        f"{path} must be text; its {codec} is damaged. Save it as CSV (UTF-8)."
+    )
+    if encoding and len(content) > 2 and 0 not in content:  # not even an end of a line
+        raise damaged
     try:
         text = content.decode(codec or "utf-8")
     except UnicodeDecodeError:
         if codec:
-            raise UnreadableFile(
-                f"{path} must be text; its {codec} is damaged. Save it as CSV (UTF-8)."
-            ) from None
+            raise damaged from None
         codec = "cp1252"
         encoding = "Latin-1 (Windows-1252)"
         text = content.decode(codec, errors="surrogateescape")

@@ -15,6 +15,7 @@ from gapscope.base.foreign_data import as_frame, no_labels_message
 from gapscope.base.own_classes import own_class_names
 from gapscope.base.random_streams import kept_random_states
 from gapscope.base.row_numbers import is_index_name
+from gapscope.base.tables import check_names
 from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
 from gapscope.base.user_data import is_stream, read_sample, refuse_stream
 
@@ -228,15 +229,13 @@ def column_by_name(data: Any, target: str | int) -> tuple[Any, Any]:
         )
     names: list[Any] = list(frame.columns) if is_table else [*columns]
     name: Any = target if is_table else str(target)
+    if is_table:
+        check_names(frame, [target])
     if name not in names:
         words = [str(name) for name in names]
         hint = did_you_mean(str(target), words) or f" Pass one of {join_names(words)}."
         owner = "the frame" if is_table else "the data"
         raise InvalidInput(f"Got target={target!r}, which is no column of {owner}.{hint}")
-    if names.count(name) > 1:
-        raise InvalidInput(
-            f"Got target={target!r}, the name of several columns; it must be one. Rename or drop the others."
-        )
     if len(names) < 2:
         raise InvalidInput(
             f"Got a frame with the column {target!r} alone; one column of features at least is needed."

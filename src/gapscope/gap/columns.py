@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
-from gapscope.base.tables import SETTINGS, check_columns, check_comparable
+from gapscope.base.tables import SETTINGS, check_columns, check_comparable, with_numbers
 from gapscope.results.records import Record, as_records, records_to_pandas
 from gapscope.statistics.intervals import configuration_ids
 
@@ -163,13 +163,15 @@ def complete_rows(
         target: Column that is estimated.
 
     Raises:
-        InvalidInput: A column is missing, no row is left, or the gaps cannot be compared (see `check_comparable`).
+        InvalidInput: A column is missing or holds no numbers, no row is left, or the gaps cannot be compared (see
+            `check_comparable`).
     """
     if not len(table):
         raise InvalidInput(
             "At least one network is needed; got none. Run `gapscope pool run` or `gapscope pool add` first."
         )
     check_columns(table, [*columns, target])
+    table = with_numbers(table, [*columns, target])
     finished = numpy.ones(len(table), dtype=bool)
     if "status" in table.columns:
         finished = (table["status"] == "finished").to_numpy()

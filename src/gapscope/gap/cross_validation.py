@@ -118,6 +118,13 @@ def cross_val_predict(
     table = complete_rows(table, list(estimator.features), target=target)
     parts: list[pandas.DataFrame] = []
     splits = _splits(len(table), scheme, n_splits, test_share, seed)
+    n_fitted = len(table) - max(len(test) for test in splits)
+    if n_fitted < 2:
+        way = {"splits": f"a test_share below {test_share:g}, or ", "folds": "n_splits of 2, or "}
+        raise InvalidInput(
+            f"Each fit of {scheme!r} needs two networks or more; got {n_fitted} of {len(table)}. Pass "
+            f"{way.get(scheme, '') if len(table) > 2 else ''}more networks."
+        )
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
         for number, test in enumerate(splits):
             train = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)]

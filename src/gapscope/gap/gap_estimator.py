@@ -21,7 +21,6 @@ from gapscope.base.errors import (
     InvalidInput,
     check_choice,
     check_range,
-    join_names,
 )
 from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.tables import check_columns, check_comparable
@@ -170,12 +169,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             if "y" not in fitting and len(fitted_names):
                 features = list(fitted_names)
                 check_columns(X, features)
-            repeated = [name for name in features if list(X.columns).count(name) > 1]
-            if repeated:
-                raise InvalidInput(
-                    f"X must have one column of each name; {join_names(map(repr, repeated))} occur repeatedly. "
-                    "Drop or rename the others."
-                )
             if features:
                 columns = X[features]
             else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
+from gapscope.base.tables import check_columns, with_numbers
 from gapscope.gap.columns import (
-    check_columns,
     complete_rows,
     full_name,
     has_unknown_settings,
@@ -94,20 +94,6 @@ def measures_lacking_values(table: pandas.DataFrame, names: Iterable[str]) -> di
     return left_out
 
 
-def _with_numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
-    """Return a table with these columns as numbers, or raise InvalidInput."""
-    import pandas
-
-    for name in names:
-        try:
-            table = table.assign(**{name: pandas.to_numeric(table[name])})
-        except (ValueError, TypeError) as error:
-            raise InvalidInput(
-                f"Column {name!r} must hold numbers; {error}. Correct or drop it."
-            ) from None
-    return table
-
-
 def network_table(
     source: str | Path | Pool | pandas.DataFrame | Sequence[Record],
     *,
@@ -150,9 +136,6 @@ def network_table(
         table = records_to_pandas(source)
         where = "the list of records"
     n_networks = len(table)
-    if n_networks:
-        check_columns(table, [target])
-        table = _with_numbers(table, [target])
     table = complete_rows(table, target=target)
     # only `_measures_of` imports the registry of measures, which loads torch
     if measures is None:
@@ -165,7 +148,7 @@ def network_table(
     if hyperparameters is not None:
         hyperparameters = [full_name(table, name) for name in hyperparameters]
     check_columns(table, [*names, *(hyperparameters or ())])
-    table = _with_numbers(table, names)
+    table = with_numbers(table, names)
     if hyperparameters is None:
         hyperparameters = [name for name in hyperparameter_columns(table) if name not in SEEDS]
         unknown = has_unknown_settings(table)

@@ -13,7 +13,7 @@ import numpy
 from jaxtyping import Float
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.tables import check_columns, check_comparable
+from gapscope.base.tables import check_columns, check_comparable, with_numbers
 from gapscope.statistics.intervals import (
     Clusters,
     Weights,
@@ -185,6 +185,7 @@ def correlations(
     if baseline is not None and baseline not in names:
         names.append(baseline)
     check_columns(table, [*names, target])
+    table = with_numbers(table, [*names, target])
     check_comparable(table[numpy.isfinite(table[target].to_numpy(dtype=float))], target)
     y = table[target].to_numpy(dtype=float)
     numbers = numpy.arange(len(y))
