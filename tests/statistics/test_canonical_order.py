@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
+from gapscope.base.samples import Samples
+from gapscope.checks.text_leaks import decided_by_words
+from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
+from gapscope.labels.error_model import confident_errors
+from gapscope.labels.monitored import _ranks
+from gapscope.labels.second_opinion import forest_opinion
+from gapscope.measures.representations import label_variation
 from gapscope.statistics import canonical_order as module
+from gapscope.statistics.baselines import feature_matrix, nearest_neighbours
+from gapscope.statistics.calibration import reliability_curve
 from gapscope.statistics.canonical_order import canonical_order
 
 
@@ -33,3 +43,59 @@ def test_columns_with_equal_counts_are_told_apart_by_labels() -> None:
     y = torch.tensor([0, 1]).repeat(5)
     first = canonical_order(x, y)[1]
     assert torch.equal(canonical_order(x.flip(1), y)[1], 1 - first)
+
+
+def test_a_table_in_another_order_has_the_same_answers() -> None:
+    """Equal values are everywhere: of few whole numbers, in labels, scores and groups."""
+    generator = torch.Generator().manual_seed(0)
+    n = 120
+    x = torch.randint(0, 3, (n, 4), generator=generator).double()
+    y = (x[:, 0] + x[:, 1] + 2 * torch.rand(n, generator=generator) > 3).long()
+    order = torch.randperm(n, generator=generator)
+    scores = x[:, :2].float()
+
+    def read(rows: Tensor) -> list[Tensor]:
+        features, labels = feature_matrix(x[rows]), y[rows]
+        curve = reliability_curve(scores[rows].softmax(1), labels)
+        return [
+            torch.tensor(curve.observed),
+            torch.tensor(confident_errors(scores[rows], labels)),
+            torch.tensor(label_variation(x[rows], labels, 3)),
+            nearest_neighbours(features, labels).predictions[rows.argsort()],
+            nearest_neighbours(features, x[rows, 2:] * labels[:, None]).predictions[rows.argsort()],
+            _ranks(scores[rows, 0])[rows.argsort()],
+        ]
+
+    for first, second in zip(read(torch.arange(n)), read(order), strict=True):
+        torch.testing.assert_close(first, second)
+
+
+@pytest.mark.thorough
+def test_trees_that_hold_groups_out_do_not_depend_on_the_order() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=generator)
+    y = (x[:, 0] > 0).long()
+    groups, order = torch.arange(60) // 2, torch.randperm(60, generator=generator)
+    renamed = torch.randperm(30, generator=generator)[groups]
+    first = forest_opinion(x, y, groups, seed=0, seconds=1)
+    second = forest_opinion(x[order], y[order], renamed[order], seed=0, seconds=1)
+    for of_rows, of_shuffled in ((None, None), (groups, renamed[order])):
+        passed = out_of_fold_log_probabilities(Samples(x, y), y, 2, seed=0, groups=of_rows)
+        shuffled = Samples(x[order][:, [2, 0, 1]], y[order])
+        again = out_of_fold_log_probabilities(shuffled, y[order], 2, seed=0, groups=of_shuffled)
+        assert passed is not None and again is not None
+        torch.testing.assert_close(passed[order], again)
+    torch.testing.assert_close(
+        first.error[first.rows.argsort()], second.error[order[second.rows].argsort()]
+    )
+
+
+def test_halves_of_texts_and_their_words_do_not_depend_on_the_order() -> None:
+    words = ["red blue", "blue green", "red", "green red", "blue", "green"]
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 2, (90,), generator=generator)
+    texts = [words[k] for k in torch.randint(0, 6, (90,), generator=generator)]
+    for _ in range(3):
+        order = torch.randperm(90, generator=generator)
+        shuffled = decided_by_words([texts[k] for k in order], labels[order])
+        assert shuffled == decided_by_words(texts, labels)

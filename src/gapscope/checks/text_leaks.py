@@ -54,7 +54,8 @@ def _presence(texts: Sequence[str]) -> Tensor:
     """Return which of the most frequent words each text contains, [n, words]."""
     words = [set(_words(text)) for text in texts]
     counts = Counter(word for own in words for word in own)
-    numbers = {word: k for k, (word, _) in enumerate(counts.most_common(MAX_WORDS))}
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:MAX_WORDS]
+    numbers = {word: k for k, word in enumerate(frequent)}
     present = torch.zeros(len(texts), len(numbers), dtype=torch.bool)
     for row, own in enumerate(words):
         present[row, [numbers[word] for word in own if word in numbers]] = True
@@ -76,7 +77,9 @@ def decided_by_words(texts: Sequence[str], labels: Tensor) -> float:
     if not present.shape[1]:
         return 0.0
     of_class = torch.nn.functional.one_hot(codes, len(classes)).float()
-    order = torch.randperm(len(texts), generator=make_generator(0, "halves of texts"))
+    # by their content, so that the order of the rows does not decide the halves
+    rows = torch.tensor(sorted(range(len(texts)), key=lambda row: (texts[row], int(codes[row]))))
+    order = rows[torch.randperm(len(texts), generator=make_generator(0, "halves of texts"))]
     halves = order[::2], order[1::2]
     n_correct = 0
     for chosen, scored in (halves, halves[::-1]):

@@ -14,6 +14,7 @@ from torch import Tensor
 from gapscope.base.budget import BudgetSpent, CpuBudget, cpu_seconds
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
+from gapscope.statistics.canonical_order import canonical_order, numbered_by_first_row
 from gapscope.statistics.leave_group_out import N_FOLDS
 
 # One tree per class and iteration: with more classes or columns, trees cost more than all kernels. There a forest alone
@@ -54,7 +55,8 @@ def out_of_fold_log_probabilities(
     """Return logarithms of out-of-fold probabilities, or None if the inputs are no table of few columns and classes.
 
     Trees are `sklearn.ensemble.HistGradientBoostingClassifier` with its defaults, in five stratified folds. Each is
-    fitted to at most 40,000 of the rows of the other folds.
+    fitted to at most 40,000 of the rows of the other folds. Rows and columns are sorted by their values first, so that
+    their order decides nothing.
 
     Args:
         samples: Samples; only inputs [n, d] of floating point are a table.
@@ -76,8 +78,12 @@ def out_of_fold_log_probabilities(
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
     from threadpoolctl import threadpool_limits
 
-    x = samples.inputs.detach().double().cpu().numpy()
-    y = labels.cpu().numpy()
+    inputs = samples.inputs.detach().cpu()
+    labels = labels.cpu()
+    by_rows, by_columns = canonical_order(inputs, labels)
+    x = inputs[by_rows][:, by_columns].double().numpy()
+    y = labels[by_rows].numpy()
+    by_group = None if groups is None else numbered_by_first_row(groups.cpu()[by_rows])
     random_state = derive_seed(seed, "boosted trees") % 2**32
     divide = StratifiedKFold if groups is None else StratifiedGroupKFold
     folds = divide(N_FOLDS, shuffle=True, random_state=random_state)
@@ -91,14 +97,16 @@ def out_of_fold_log_probabilities(
             needed = _expected_seconds(x, y, random_state)
             if not budget.affords(needed):
                 raise BudgetSpent(_shortage(budget, needed, "about"))
-        for train, test in folds.split(x, y, groups):
+        for train, test in folds.split(x, y, by_group):
             fitted = train
             if len(train) > FITTED_ROWS:
                 fitted = rng.permutation(train)[:FITTED_ROWS]
             trees = HistGradientBoostingClassifier(max_iter=ITERATIONS, random_state=random_state)
             trees.fit(x[fitted], y[fitted])
             # a rare class may have no fitted row
-            probabilities[test[:, None], np.asarray(trees.classes_)] = trees.predict_proba(x[test])
+            probabilities[by_rows[test][:, None], np.asarray(trees.classes_)] = trees.predict_proba(
+                x[test]
+            )
     # trees without noise would give a single surprising label an infinite loss
     return torch.as_tensor(probabilities).clamp_min(1e-4).log()
 

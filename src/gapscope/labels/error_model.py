@@ -38,6 +38,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gapscope.labels.noise_rate import clean_accuracy
+from gapscope.statistics.canonical_order import mean_over_ties
 
 # Temperatures of leave-one-out predictions of one-hot labels, and of logarithms of probabilities.
 SCORE_TEMPERATURES = (0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.22, 0.33, 0.5, 0.8)
@@ -196,7 +197,8 @@ def _error_odds(joint: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def confident_errors(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """Return the fraction of labels that the most confident 30 % of the predictions contradict.
 
-    Confident among all predictions, or among those of the same class: the smaller fraction of the two.
+    Confident among all predictions, or among those of the same class: the smaller fraction of the two. Predictions of
+    equal confidence count with their mean, also where only some of them are among the 30 %.
 
     Args:
         scores: Held-out scores of the classes, [n, c].
@@ -205,13 +207,16 @@ def confident_errors(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) ->
     n = len(scores)
     first, second = scores.topk(2, 1).values.unbind(1)
     predicted = scores.argmax(1)
-    order = (first - second).argsort(descending=True, stable=True)
+    margin = first - second
+    order = margin.argsort(descending=True, stable=True)
     is_wrong = predicted != labels
-    overall = is_wrong[order[: math.ceil(CONFIDENT * n)]].double().mean()
+    overall = mean_over_ties(is_wrong, margin)[order[: math.ceil(CONFIDENT * n)]].mean()
     order = order[predicted[order].argsort(stable=True)]
     counts = predicted.bincount(minlength=scores.shape[1])
     rank = torch.arange(n, device=order.device) - (counts.cumsum(0) - counts)[predicted[order]]
-    within = is_wrong[order[rank < CONFIDENT * counts[predicted[order]]]].double().mean()
+    is_confident = rank < CONFIDENT * counts[predicted[order]]
+    of_class = margin.unique(return_inverse=True)[1] + n * predicted
+    within = mean_over_ties(is_wrong, of_class)[order[is_confident]].mean()
     return float(torch.minimum(overall, within))
 
 

@@ -32,6 +32,7 @@ from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
 from gapscope.results.formatting import pluralize
 from gapscope.statistics.baselines import sample_features
+from gapscope.statistics.canonical_order import mean_over_ties
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class MonitoredLabels:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Return ranks in [0, 1), smallest first, ties in the order of the samples."""
-    return values.argsort(stable=True).argsort().double() / len(values)
+    """Return ranks in [0, 1), smallest first; equal values share their mean rank."""
+    return mean_over_ties(values.argsort().argsort(), values) / len(values)
 
 
 def get_monitored_labels(source: Any) -> MonitoredLabels:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gapscope.base.random_streams import make_generator
 from gapscope.base.randomness import derive_seed
 from gapscope.labels.error_model import LOG_TEMPERATURES, confident_errors, error_probabilities
-from gapscope.statistics.canonical_order import canonical_order
+from gapscope.statistics.canonical_order import canonical_order, numbered_by_first_row
 from gapscope.statistics.leave_group_out import N_FOLDS
 
 # Trees and samples per leaf: held-out probabilities of 100 trees are smooth enough for the noise model; a leaf of one
@@ -91,7 +91,9 @@ def forest_opinion(
         # a row that every tree has seen has no prediction
         probabilities = np.nan_to_num(forest.oob_decision_function_, nan=1 / len(classes))
     else:
-        probabilities = _of_other_groups(forest, inputs, codes.numpy(), groups.cpu()[rows].numpy())
+        probabilities = _of_other_groups(
+            forest, inputs, codes.numpy(), numbered_by_first_row(groups.cpu()[rows])
+        )
     # no vote of a hundred trees is less than this
     scores = torch.as_tensor(probabilities).clamp_min(1e-3).log()
     found = error_probabilities(scores, codes, LOG_TEMPERATURES)

@@ -130,7 +130,8 @@ def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
 
     $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ with L = D - A and one-hot labels Y. An edge connects two samples if
     one is among the `neighbours` nearest ones of the other by cosine similarity; its weight is that similarity, or 0 if
-    it is negative. The result is 0 if no edge has a weight.
+    it is negative. Samples as similar as the last of the nearest are among them. The result is 0 if no edge has a
+    weight.
 
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> label_variation(features, torch.tensor([0, 0, 1, 1]), 1), label_variation(features, torch.arange(4), 1)
@@ -138,9 +139,9 @@ def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
     """
     rows = F.normalize(features.double(), dim=1)
     similarity = (rows @ rows.mT).clamp(0, 1).fill_diagonal_(-1)
-    nearest = similarity.topk(min(neighbours, len(rows) - 1), dim=1)
-    connected = torch.zeros_like(similarity).scatter_(1, nearest.indices, 1.0)
-    weights = similarity.clamp_min(0) * torch.maximum(connected, connected.mT)
+    least = similarity.topk(min(neighbours, len(rows) - 1), dim=1).values[:, -1:]
+    connected = similarity >= least - ROUNDING
+    weights = similarity.clamp_min(0) * (connected | connected.mT)
     total = weights.sum().item()
     if total:
         return (weights * (y[:, None] != y)).sum().item() / total

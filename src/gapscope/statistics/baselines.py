@@ -18,6 +18,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gapscope.base.samples import Samples
+from gapscope.statistics.canonical_order import canonical_order
 from gapscope.statistics.intervals import r_squared_scales
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
@@ -224,20 +225,31 @@ def find_nearest(
     return torch.cat(distances), torch.cat(indices)
 
 
-def _nearest(features: Tensor, k: int, squares: Tensor | None, groups: Tensor | None) -> Tensor:
-    """Return indices [n, k] of the k nearest samples of other groups, nearest first."""
+def _nearest(
+    features: Tensor, targets: Columns, k: int, squares: Tensor | None, groups: Tensor | None
+) -> Tensor:
+    """Return indices [n, k] of the k nearest samples of other groups, nearest first.
+
+    Of equal distances, those first in the order of features and targets are taken, not of the rows passed; above 2,000
+    samples, where only distances that rounding left equal are.
+    """
+    _, kinds = targets.cpu().unique(dim=0, return_inverse=True)
+    order = canonical_order(features.cpu(), kinds)[0].to(features.device)
+    groups = None if groups is None else groups[order]
+    squares = squared_distances(features) if squares is None else squares
     if squares is not None:
-        others = squares.clone().fill_diagonal_(torch.inf)
+        # features are standardized: what is below nine decimals is rounding, which must not order equal distances
+        others = squares[order][:, order].round(decimals=9).fill_diagonal_(torch.inf)
         if groups is not None:
             others[groups[:, None] == groups] = torch.inf
-        return others.topk(k, largest=False).indices
+        return order[others.argsort(stable=True)[:, :k]][order.argsort()]
     if len(features) > MAX_EXACT_NEIGHBOURS:
         if features.shape[1] > N_COMPONENTS:
             features = (
                 features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
             )
         features = features.float()
-    return find_nearest(features, k=k, groups=groups)[1]
+    return order[find_nearest(features[order], k=k, groups=groups)[1]][order.argsort()]
 
 
 def nearest_neighbours(
@@ -257,7 +269,8 @@ def nearest_neighbours(
     largest_group = 1
     if groups is not None:
         largest_group = int(groups.bincount().max())
-    nearest = _nearest(features, min(max(ks), len(features) - largest_group), squares, groups)
+    most = min(max(ks), len(features) - largest_group)
+    nearest = _nearest(features, b, most, squares, groups)
     rows: list[LooRow] = []
     for k in ks:
         if k > nearest.shape[1]:

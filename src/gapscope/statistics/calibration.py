@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from gapscope.statistics.canonical_order import mean_over_ties
 from gapscope.statistics.kernel_ridge import MAX_ITERATIONS, Columns
 
 Targets = Shaped[Tensor, "n ..."]
@@ -141,7 +142,8 @@ def fit_calibration(scores: Columns, targets: Targets) -> Calibration:
 def reliability_curve(probabilities: Columns, targets: Targets) -> ReliabilityCurve:
     """Return the reliability of the predicted class, or of all probabilities of several labels.
 
-    Bins hold equal numbers of predictions, at most 15 and at least 20 predictions each.
+    Bins hold equal numbers of predictions, at most 15 and at least 20 predictions each. Predictions with equal
+    probabilities that two bins divide are observed as often in both.
 
     Args:
         probabilities: Probabilities [n, k].
@@ -154,12 +156,10 @@ def reliability_curve(probabilities: Columns, targets: Targets) -> ReliabilityCu
     else:
         stated = probabilities.flatten()
         correct = targets.flatten() > 0
+    correct = mean_over_ties(correct, stated)
     order = stated.argsort()
     n_bins = max(1, min(MAX_BINS, len(order) // MIN_PER_BIN))
-    bins = [
-        (stated[rows].double(), correct[rows].double())
-        for rows in torch.tensor_split(order, n_bins)
-    ]
+    bins = [(stated[rows].double(), correct[rows]) for rows in torch.tensor_split(order, n_bins)]
     return ReliabilityCurve(
         np.array([float(part.mean()) for part, _ in bins]),
         np.array([float(part.mean()) for _, part in bins]),

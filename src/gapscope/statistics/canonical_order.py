@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gapscope.base.samples import slices
@@ -36,6 +37,33 @@ def canonical_order(
     weights = of_columns * SECOND + FIRST
     of_rows = torch.cat([(_bits(features[part]) * weights).sum(1) for part in parts])
     return (of_rows + salts).argsort(stable=True), of_columns.argsort(stable=True)
+
+
+def numbered_by_first_row(groups: Int[Tensor, " n"]) -> Int[numpy.ndarray, " n"]:
+    """Return the groups as numbers 0, 1, ... in the order of their first rows.
+
+    Args:
+        groups: Group of each row.
+
+    >>> numbered_by_first_row(torch.tensor([5, 2, 5, 0])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, number = numpy.unique(groups.cpu().numpy(), return_index=True, return_inverse=True)
+    return first.argsort().argsort()[number]
+
+
+def mean_over_ties(values: Shaped[Tensor, " n"], keys: Shaped[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return the values averaged over the rows of equal keys, so that the order of these rows does not matter.
+
+    Args:
+        values: Values of each row.
+        keys: Keys by which rows are sorted.
+
+    >>> mean_over_ties(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0.5, 0.5, 0.2])).tolist()
+    [2.0, 2.0, 7.0]
+    """
+    _, tie, counts = keys.unique(return_inverse=True, return_counts=True)
+    return (tie.bincount(values) / counts)[tie]
 
 
 def _bits(values: Tensor) -> Tensor:
