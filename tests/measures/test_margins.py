@@ -14,6 +14,7 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
 from gapscope.measures.measurement import measure
 from gapscope.measures.training_fit import output_margin
+from gapscope.measures.training_speed import gradient_weight_alignment
 from gapscope.measures.unit_sparsity import unit_sparsity
 
 
@@ -91,8 +92,26 @@ def test_networks_without_a_margin() -> None:
         margin_signature(network, x, 1 - y)
     with pytest.raises(NotMeasurable, match="Layer 'input'"):
         margin_signature(network, x[[0, 0]], y[[0, 0]])
-    for labels in (torch.zeros(6).long(), torch.arange(6) % 2):
-        with pytest.raises(NotMeasurable, match="has 1 output"):
-            margin_signature(nn.Linear(3, 1), x, labels)
-        with pytest.raises(NotMeasurable, match="has 1 output"):
-            unit_sparsity(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), x, labels)
+
+
+def test_one_output_is_the_second_of_two_logits() -> None:
+    one = initialized(lambda: nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)))
+    two = nn.Sequential(one[0], nn.ReLU(), nn.Linear(9, 2))
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            getattr(two[2], name)[0] = 0
+            getattr(two[2], name)[1:] = getattr(one[2], name)
+    x = noise(40, 3)
+    y = (two(x).argmax(1) + (torch.arange(40) % 5 == 0)) % 2
+    for layers in (None, "1"):
+        first, second = (unit_sparsity(network, x, y, layers=layers) for network in (one, two))
+        assert torch.equal(first.curves, second.curves) and first.layer == second.layer
+        assert first.scalars() == second.scalars() and first.n_classes == 2
+    first, second = (margin_signature(network, x, y) for network in (one, two))
+    torch.testing.assert_close(first.margins, second.margins)
+    assert first.layers == second.layers and 0 < first.margins.shape[1] < 40
+    weight, hidden = one[2].weight[0], one[:2](x)
+    sign = (y == 1).double() * 2 - 1
+    mean = (sign * torch.cosine_similarity(hidden, weight[None])).mean().detach()
+    alignment = gradient_weight_alignment(one, x, y)
+    assert alignment.scalars()["mean"] == pytest.approx(float(mean), rel=1e-5)

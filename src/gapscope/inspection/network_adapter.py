@@ -172,6 +172,20 @@ class NetworkAdapter(nn.Module):
         return adapted
 
 
+def class_network(network: nn.Module, n_outputs: int) -> nn.Module:
+    """Return the network with one logit per class (one output z becomes the logits 0 and z).
+
+    Args:
+        network: Network that returns raw outputs [n, K].
+        n_outputs: Number of its outputs.
+    """
+    if n_outputs != 1:
+        return network
+    if isinstance(network, NetworkAdapter):
+        return network.with_changes(two_columns=True)
+    return NetworkAdapter(network, two_columns=True)
+
+
 def class_axis(
     outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."], preferred: int | None = None
 ) -> int:

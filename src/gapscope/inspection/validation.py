@@ -28,7 +28,7 @@ from gapscope.inspection.first_pass import (
 )
 from gapscope.inspection.initial_states import own_state
 from gapscope.inspection.input_types import in_network_types
-from gapscope.inspection.network_adapter import NetworkAdapter, class_axis
+from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, class_network
 from gapscope.inspection.network_checks import (
     check_finite,
     check_hookable,
@@ -76,11 +76,9 @@ class Ready:
     @property
     def class_network(self) -> nn.Module:
         """The network with one logit per class (one output z becomes the logits 0 and z)."""
-        if self.n_outputs != 1 or not self.samples.is_classification:
+        if not self.samples.is_classification:
             return self.network
-        if isinstance(self.network, NetworkAdapter):
-            return self.network.with_changes(two_columns=True)
-        return NetworkAdapter(self.bare, two_columns=True)
+        return class_network(self.network, self.n_outputs)
 
     def adapt(self, data: Any, owner: str = "test") -> Ready:
         """Return the same network with a second data set (test, validation), in its own layout.

@@ -124,18 +124,9 @@ def number_of_outputs(network: nn.Module, x: Inputs) -> int:
     return network_outputs(network, x[:1]).shape[1]
 
 
-def check_has_margin(n_outputs: int) -> None:
-    """Raise NotMeasurable for a network with a single output."""
-    if n_outputs < 2:
-        raise NotMeasurable(
-            "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
-        )
-
-
 def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
     r"""Return $f_y - \max_{j \ne y} f_j$ of every sample."""
     check_labels(y, logits.shape[1])
-    check_has_margin(logits.shape[1])
     return logits.gather(1, y[:, None])[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 

@@ -16,8 +16,9 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.network_adapter import class_network
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
-from gapscope.measures._forward import FloatInputs, Labels, check_has_margin, number_of_outputs
+from gapscope.measures._forward import FloatInputs, Labels, number_of_outputs
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -134,7 +135,7 @@ def margin_signature(
     smaller gap.
 
     Args:
-        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        network: Network that returns logits [n, K]; one output z stands for the logits 0 and z of two classes.
         x: Inputs [n, ...], usually the training data.
         y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         layers: Names of modules, and "input"; None for the input and up to three evenly spaced hidden layers, each the
@@ -159,8 +160,8 @@ def margin_signature(
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         n_outputs = number_of_outputs(network, x)
-        check_has_margin(n_outputs)
-        check_labels(y, n_outputs)
+        check_labels(y, max(n_outputs, 2))
+        network = class_network(network, n_outputs)
         if layers is None:
             names = default_layers(network, prepare_inputs(network, x[:1]))
         elif isinstance(layers, str):

@@ -139,19 +139,21 @@ def gradient_weight_alignment(
     authors evaluate it during training; this is its value at the current weights.
 
     Raises:
-        NotMeasurable: The outputs are not those of a last linear layer with one row per class.
+        NotMeasurable: The outputs are not those of a last linear layer with one row per output.
     """
     result = forward_pass(network, x, chunk_size=chunk_size)
     features = features_of(result, "gradient_weight_alignment")
     n_classes = result.logits.shape[1]
     check_labels(y, n_classes)
     head = result.head
-    if not isinstance(head, nn.Linear) or head.weight.shape != (n_classes, features.shape[1]):
+    rows = result.outputs.shape[1]
+    if not isinstance(head, nn.Linear) or head.weight.shape != (rows, features.shape[1]):
         raise NotMeasurable(
-            "The alignment needs a last linear layer with one row of weights per class; got none."
+            "The alignment needs a last linear layer with one row of weights per output; got none."
         )
     weight = head.weight.detach().double().cpu()
-    by_logits = result.logits.softmax(1) - F.one_hot(y.cpu(), n_classes)
+    # of the logits 0 and z of one output, z has weights
+    by_logits = (result.logits.softmax(1) - F.one_hot(y.cpu(), n_classes))[:, -rows:]
     # the gradient of a sample is the outer product b h^T of these rows: <b h^T, W> = b^T W h, |b h^T| = |b| |h|
     product = -((by_logits @ weight) * features).sum(1)
     cosines = product / (by_logits.norm(dim=1) * features.norm(dim=1) * weight.norm() + 1e-12)

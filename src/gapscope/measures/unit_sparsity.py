@@ -18,9 +18,10 @@ from gapscope.ablation.class_curves import (
     reversed_turning_points,
     turning_points,
 )
-from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.errors import check_range
 from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.network_adapter import class_network
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.measures._forward import Inputs, Labels, number_of_outputs
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
@@ -208,7 +209,7 @@ def unit_sparsity(
     mask; if the two largest outputs agree up to 64 units of rounding, that loop itself is run.
 
     Args:
-        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        network: Network that returns logits [n, K]; one output z stands for the logits 0 and z of two classes.
         x: Inputs [n, ...], usually the training data.
         y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         layers: Name of the module whose output is ablated; None for the default layer. A sequence of names returns a
@@ -219,9 +220,6 @@ def unit_sparsity(
 
     Returns:
         Both numbers with curves, turning points and caveats; by layer for a sequence.
-
-    Raises:
-        NotMeasurable: The network has a single output.
 
     >>> network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 4))
     >>> for layer in (network[0], network[2]):
@@ -241,14 +239,12 @@ def unit_sparsity(
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, x[:64]))
         n_outputs = number_of_outputs(network, x)
-        if n_outputs < 2:
-            raise NotMeasurable(
-                "The network has 1 output; unit_sparsity needs at least 2 classes. Give it one output per class."
-            )
-        check_labels(y, n_outputs)
+        n_classes = max(n_outputs, 2)
+        check_labels(y, n_classes)
+        network = class_network(network, n_outputs)
         for name in names:
             curves = class_curves(network, x, y, name, unit_axis, chunk_size)
-            results[str(name)] = _sparsity(curves, n_outputs)
+            results[str(name)] = _sparsity(curves, n_classes)
     if names is layers:
         return results
     return next(iter(results.values()))
