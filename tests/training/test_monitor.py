@@ -431,6 +431,18 @@ def test_epochs_of_numpy_are_saved(tmp_path: Path) -> None:
     Recordings(np.arange(2), [{}, {}]).save(tmp_path / "recordings.json")
 
 
+def test_an_alarm_that_a_function_hides_is_named_once() -> None:
+    samples = make_samples()
+    monitor = Monitor(samples, [], n_samples=30, alarm="joint")
+
+    def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
+        monitor(network, row)
+
+    with pytest.warns(UserWarning, match="on_epoch=monitor") as caught:
+        trained(after_epoch)
+    assert len(caught) == 1 and len(monitor.epochs) > 1
+
+
 def test_wrong_use_in_an_own_loop_says_what_to_call() -> None:
     data = torch.randn(20, 3), torch.arange(20) % 2
     monitor, network = Monitor(data, ["loss"]), nn.Linear(3, 2)

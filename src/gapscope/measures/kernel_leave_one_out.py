@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from gapscope.measures._weights import StateDict
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, check_numbers, register_measure
 from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.intervals import r_squared_scales
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
     Spectrum,
@@ -52,7 +54,8 @@ class KernelLeaveOneOut:
         ridge: The selected ridge, in units of the mean eigenvalue of the kernel.
         squared_error: Mean over samples of the summed squared LOO residuals (of one-hot labels, of several labels,
             or in squared units of the regression target).
-        explained: R² = 1 - squared_error / squared error of the leave-one-out mean.
+        explained: R², compared with the leave-one-out mean: of several targets or labels the mean over them, as
+            everywhere; of classes that of their one-hot columns together.
         effective_dimension: Degrees of freedom of the fit, including 1 for the intercept.
         largest_leverage: Largest weight of the target of a sample in its own fit; near 1 LOO is unreliable.
     """
@@ -328,15 +331,20 @@ def _leave_one_out(
         result = loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0))
         error = float((targets - held_out).square().sum(1).mean())
         result = replace(result, predictions=held_out, squared_error=error)
+    if labels is None:
+        scales = torch.from_numpy(r_squared_scales(targets.cpu().numpy())).to(targets.device)
+    else:
+        scales = targets.var(0, correction=0).sum().sqrt()
     # LOO residuals of the mean are its residuals times n / (n - 1)
-    n = len(targets)
-    constant = float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())
+    shrunk = 1 - 1 / len(targets)
+    residuals = (targets - result.predictions) * shrunk / scales
+    varies = bool(scales.isfinite().any() & (scales > 0).all())
     return KernelLeaveOneOut(
         predictions=result.predictions,
         labels=labels,
         ridge=ridge,
         squared_error=result.squared_error,
-        explained=1 - result.squared_error / constant if constant else float("nan"),
+        explained=1 - float(residuals.square().sum(1).mean()) if varies else math.nan,
         effective_dimension=result.effective_dimension,
         largest_leverage=result.largest_leverage,
     )

@@ -26,6 +26,7 @@ from gapscope.results.records import Status
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.checkpoint_writer import CheckpointWriter, identity_of, resume
 from gapscope.training.randomness import RngState, reproducible
+from gapscope.training.recordings import ON_EPOCH
 from gapscope.training.run import OnBatch, Trainer
 
 
@@ -139,7 +140,11 @@ class _Training:
             scores = evaluate(self.held_out.network, self.held_out.samples, missing=True)
             row |= {f"test_{name}": value for name, value in scores.items()}
         if self.on_epoch is not None:
-            self.on_epoch(network, row)
+            token = ON_EPOCH.set(self.on_epoch)
+            try:
+                self.on_epoch(network, row)
+            finally:
+                ON_EPOCH.reset(token)
         row["seconds"] = round(time.perf_counter() - start, 4)
         history.append(row)
         if self._writer is not None:

@@ -40,6 +40,7 @@ from gapscope.training.recordings import (
     Sink,
     digest_of,
     is_affordable,
+    warn_if_hidden,
     warn_or_print,
 )
 from gapscope.training.run_checks import MIN_RECORDINGS, RunChecks, RunState
@@ -303,6 +304,8 @@ class Monitor(Recordings):
             return dict(self.rows[-1])
         if self.epochs and epoch < self.epochs[-1]:
             self._reset(epoch)
+        if self.alarm is not None and not self.epochs:
+            warn_if_hidden(self.alarm)
         start = time.process_time()
         if not is_affordable(
             self.max_time_fraction,

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -284,3 +285,22 @@ def is_affordable(
     # the free seconds are spread over so many epochs if their number is unknown
     horizon = 100 if epochs is None else epochs
     return affordable >= horizon or epoch >= last_epoch * horizon ** (1 / affordable)
+
+
+ON_EPOCH: ContextVar[Any] = ContextVar("ON_EPOCH", default=None)
+"""What `gapscope.train` calls after its epochs, while it does."""
+
+
+def warn_if_hidden(alarm: Any) -> None:
+    """Say that `gapscope.train` does not know an alarm whose monitor a function calls.
+
+    Args:
+        alarm: The alarm of a monitor that records for the first time.
+    """
+    called = ON_EPOCH.get()
+    if called is not None and getattr(called, "alarm", None) is not alarm:
+        warn_or_print(
+            "A function that gapscope.train calls after its epochs calls a Monitor, whose alarm it does not know: the "
+            "alarm has not seen the untrained network, canaries stay in the labels after it, and checkpoints do not "
+            "hold it. Pass on_epoch=monitor, and what else is to be done as its sinks."
+        )

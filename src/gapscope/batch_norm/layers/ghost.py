@@ -41,7 +41,8 @@ class GhostBatchNorm(ChannelNorm):
     A batch of n samples is partitioned into max(1, n // ghost_size) parts whose sizes differ by at most one. Of k equal
     parts, sample i belongs to part i mod k, which costs no copy; else the first samples form the larger parts. The
     running statistics move once per step, towards the plain mean over the parts. Evaluation and state dictionary are
-    those of torch's BatchNorm.
+    those of torch's BatchNorm. Each row of the input counts as a sample: tokens flattened to [n T, C] are divided
+    among parts token by token. Pass them as [n, C, T] to `GhostBatchNorm1d`, so that samples stay whole.
 
     Reference: Hoffer et al. 2017, algorithm 1. Common parameters: see `gapscope.batch_norm`.
 
