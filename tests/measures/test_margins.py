@@ -95,12 +95,13 @@ def test_networks_without_a_margin() -> None:
 
 
 def test_one_output_is_the_second_of_two_logits() -> None:
-    one = initialized(lambda: nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)))
-    two = nn.Sequential(one[0], nn.ReLU(), nn.Linear(9, 2))
+    hidden = initialized(lambda: nn.Sequential(nn.Linear(3, 9), nn.ReLU()))
+    head, heads = nn.Linear(9, 1), nn.Linear(9, 2)
     with torch.no_grad():
-        for name in ("weight", "bias"):
-            getattr(two[2], name)[0] = 0
-            getattr(two[2], name)[1:] = getattr(one[2], name)
+        head.weight.copy_(noise(1, 9))
+        heads.weight.copy_(torch.cat([torch.zeros(1, 9), head.weight]))
+        heads.bias.copy_(torch.cat([torch.zeros(1), head.bias]))
+    one, two = nn.Sequential(*hidden, head), nn.Sequential(*hidden, heads)
     x = noise(40, 3)
     y = (two(x).argmax(1) + (torch.arange(40) % 5 == 0)) % 2
     for layers in (None, "1"):
@@ -110,8 +111,7 @@ def test_one_output_is_the_second_of_two_logits() -> None:
     first, second = (margin_signature(network, x, y) for network in (one, two))
     torch.testing.assert_close(first.margins, second.margins)
     assert first.layers == second.layers and 0 < first.margins.shape[1] < 40
-    weight, hidden = one[2].weight[0], one[:2](x)
     sign = (y == 1).double() * 2 - 1
-    mean = (sign * torch.cosine_similarity(hidden, weight[None])).mean().detach()
+    mean = (sign * torch.cosine_similarity(hidden(x), head.weight)).mean().detach()
     alignment = gradient_weight_alignment(one, x, y)
     assert alignment.scalars()["mean"] == pytest.approx(float(mean), rel=1e-5)

@@ -17,10 +17,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gapscope.base.errors import DamagedFileWarning, UnreadableFile
+from gapscope.base.errors import DamagedFileWarning, ReplaceLayer, UnreadableFile
 from gapscope.base.files import read_json_lines, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.penalties.gradient_norms import InputJacobianPenalty
 from gapscope.penalties.weight import L2Penalty
 from gapscope.training import checkpoint_writer
 from gapscope.training.checkpoints import load_tensors, save_tensors
@@ -106,6 +107,26 @@ def test_one_full_batch_sgd_epoch_is_the_step_by_hand(momentum: float) -> None:
                 parameter -= 0.1 * v
     for mine, theirs in zip(network.parameters(), start.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_a_penalty_on_a_function_without_second_derivatives_names_it() -> None:
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.centres = nn.Parameter(torch.arange(12.0).reshape(3, 4))
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            return -torch.cdist(h, self.centres)
+
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(nn.Linear(4, 4), Distances())
+    with pytest.raises(ReplaceLayer, match=r"none of cdist\."):
+        train(
+            network,
+            (x, torch.arange(12) % 3),
+            TrainingSpec(epochs=1),
+            penalties=[InputJacobianPenalty(0.1)],
+        )
 
 
 def test_a_weight_penalty_is_twice_its_strength_of_weight_decay() -> None:

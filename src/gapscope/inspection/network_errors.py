@@ -122,7 +122,8 @@ def explained_errors() -> Iterator[None]:
         if match := _NO_DERIVATIVE.search(str(error)):
             raise ReplaceLayer(
                 f"Second derivatives are needed; torch has none of {match[1].removesuffix('_backward').strip('_')}. "
-                "Replace the layer that calls it by one of other operations, or freeze its weights."
+                "Replace the layer that calls it by one of other operations, freeze its weights, or leave out the "
+                "measure or penalty."
             ) from error
         if "use_reentrant" in str(error):
             raise ReplaceLayer(REENTRANT) from error

@@ -18,6 +18,7 @@ from gapscope.base.specs import TrainingSpec
 from gapscope.base.task import task_of
 from gapscope.data.corruptions import flip_shift_rotate
 from gapscope.inspection.losses import default_loss
+from gapscope.inspection.network_errors import explained_errors
 from gapscope.inspection.outputs import checked_outputs, device_of
 from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
@@ -128,7 +129,8 @@ class Trainer:
             outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
         self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss + penalty).backward()
+        with explained_errors():
+            self.scaler.scale(loss + penalty).backward()
         if self.settings.gradient_clip is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.gradient_clip)
