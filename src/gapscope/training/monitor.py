@@ -304,8 +304,7 @@ class Monitor(Recordings):
             return dict(self.rows[-1])
         if self.epochs and epoch < self.epochs[-1]:
             self._reset(epoch)
-        if self.alarm is not None and not self.epochs:
-            warn_if_hidden(self.alarm)
+        warn_if_hidden(self)
         start = time.process_time()
         if not is_affordable(
             self.max_time_fraction,
@@ -375,9 +374,7 @@ class Monitor(Recordings):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings of `checks` so far."""
-        if self.checks is None:
-            return ()
-        return tuple(self.checks.findings)
+        return () if self.checks is None else tuple(self.checks.findings)
 
     def _reset(self, epoch: int) -> None:
         warn_or_print(

@@ -291,14 +291,16 @@ ON_EPOCH: ContextVar[Any] = ContextVar("ON_EPOCH", default=None)
 """What `gapscope.train` calls after its epochs, while it does."""
 
 
-def warn_if_hidden(alarm: Any) -> None:
-    """Say that `gapscope.train` does not know an alarm whose monitor a function calls.
+def warn_if_hidden(monitor: Any) -> None:
+    """Say at the first recording that `gapscope.train` does not know an alarm whose monitor a function calls.
 
     Args:
-        alarm: The alarm of a monitor that records for the first time.
+        monitor: The monitor.
     """
     called = ON_EPOCH.get()
-    if called is not None and getattr(called, "alarm", None) is not alarm:
+    if called is None or monitor.alarm is None or monitor.epochs:
+        return
+    if getattr(called, "alarm", None) is not monitor.alarm:
         warn_or_print(
             "A function that gapscope.train calls after its epochs calls a Monitor, whose alarm it does not know: the "
             "alarm has not seen the untrained network, canaries stay in the labels after it, and checkpoints do not "
