@@ -266,9 +266,7 @@ def nearest_neighbours(
     Above 5,000 samples, distances are those of the first 64 principal components.
     """
     b = target_matrix(targets, n_classes)
-    largest_group = 1
-    if groups is not None:
-        largest_group = int(groups.bincount().max())
+    largest_group = 1 if groups is None else int(groups.bincount().max())
     most = min(max(ks), len(features) - largest_group)
     nearest = _nearest(features, b, most, squares, groups)
     rows: list[LooRow] = []
