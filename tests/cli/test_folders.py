@@ -66,3 +66,10 @@ def test_the_other_folder_must_have_the_same_classes(pictures: Path) -> None:
     (pictures.parent / "test" / "red").rename(pictures.parent / "test" / "green")
     done = gapscope("labels", pictures, "--test", pictures.parent / "test")
     assert done.returncode == 1 and "has the classes green" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["labels", "forecast", "out-of-sample", "check"])
+def test_a_missing_folder_is_named(verb: str, tmp_path: Path) -> None:
+    done = gapscope(verb, f"{tmp_path}/absent/")
+    assert done.returncode == 1
+    assert "no such file or folder" in done.stderr

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import gapscope.cli as gapscope_cli
-from gapscope.cli.output import print_lines, print_markdown
+from gapscope.cli.output import print_lines, print_markdown, print_rows
 from gapscope.cli.pipes import TolerantStream
 from gapscope.cli.wording import in_a_shell
 from support.commands import gapscope
@@ -50,6 +50,22 @@ def test_lines_are_continued_below_their_last_cell(
     monkeypatch.delenv("COLUMNS")
     print_lines(LINE)
     assert capsys.readouterr().out == f"{LINE}\n"
+
+
+def test_names_from_files_cannot_command_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a\x1b]0;x\x07\r\x9b2J\u202e[red]\ud800é"
+    shown = r"a\x1b]0;x\x07\r\x9b2J\u202e[red]\ud800é"
+    monkeypatch.setenv("COLUMNS", "90")
+    print_lines(name)
+    print_lines(name, err=True)
+    print_markdown(name)
+    print_rows([{name: name}], name)
+    print_rows([{name: name, "b": name, "c": name}], unfolded=[name, "b", "c"])  # one line per cell
+    printed = capsys.readouterr()
+    assert printed.err == f"{shown}\n" and printed.out.count(shown) == 9
+    assert not set(printed.out) & {*name[1:2], "\x07", "\r", "\x9b", "\u202e", "\ud800"}
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def call_for_network(source: Path, load: str | None) -> Returned | None:
             f"{source}/runs/ID/weights.safetensors."
         )
     if not source.exists():
-        raise InvalidInput(f"{source} must be {NETWORK}; there is no such file.")
+        raise InvalidInput(f"{source} must be {NETWORK}; there is no such file or folder.")
     if load is None:
         return None
     return call_for_all(load, source)
@@ -300,7 +300,8 @@ def read_labelled_table(
 
     if not path.exists():
         raise InvalidInput(
-            f"{path} must be a table (CSV, JSON lines, Parquet) or module:function; there is no such file."
+            f"{path} must be a table (CSV, JSON lines, Parquet), a folder of pictures or module:function; there is no "
+            "such file or folder."
         )
     first_labels = None
     as_text: tuple[str, ...] = ()

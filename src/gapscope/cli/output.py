@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # wider than any table: piped output has no screen to fit, unless COLUMNS names its width
 _PIPED = 1000
+# what a terminal obeys or cannot show, in names from files: control codes, changes of the direction, halves of letters
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # what the running command said of the data that it read
 _NOTES: ContextVar[list[str]] = ContextVar("notes")
 
@@ -100,6 +102,11 @@ def _results_in(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [content, *(row for part in rows for row in part if isinstance(row, Mapping))]
 
 
+def _visible(text: str) -> str:
+    """Return text with an escape sequence in place of what a terminal would obey."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
 def output_width(*, err: bool = False) -> int:
     """Return the width in characters of the terminal, or of COLUMNS (very wide if the output is piped without it)."""
     stream = sys.stderr if err else sys.stdout
@@ -112,10 +119,10 @@ def make_console() -> Console:
     """Return a console of `output_width`."""
     from rich.console import Console
 
-    console = Console()
-    if console.is_terminal:
-        return console
-    return Console(width=output_width())
+    console = Console(markup=False, emoji=False)  # names are text as they stand
+    if not console.is_terminal:
+        console.width = output_width()
+    return console
 
 
 def _hanging_indent(line: str, width: int) -> int:
@@ -140,7 +147,7 @@ def print_lines(text: str, *, err: bool = False, color: str | None = None) -> No
 
 def _print_wrapped(text: str, *, err: bool = False, color: str | None = None) -> None:
     width = output_width(err=err)
-    for line in text.split("\n"):
+    for line in _visible(text).split("\n"):
         if len(line) <= width:
             typer.secho(line, fg=color, err=err)
             continue
@@ -167,14 +174,14 @@ def print_markdown(text: str) -> None:
         return
     from rich.markdown import Markdown
 
-    console.print(Markdown(text))
+    console.print(Markdown(_visible(text)))
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(value)
+        value = ", ".join(value)
     if not isinstance(value, float):
-        return str(value)
+        return _visible(str(value))
     if value != value:
         return "-"
     if value.is_integer() and abs(value) < 1e6:
@@ -212,12 +219,13 @@ def print_rows(
     from rich.measure import Measurement
     from rich.table import Table
 
+    title = title and _visible(title)
     table = Table(
         title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False
     )
     for name in rows[0] if rows else ():
         table.add_column(
-            name,
+            _visible(name),
             justify="right" if name in right else "left",
             no_wrap=name in unfolded,
             overflow="fold",
