@@ -282,10 +282,7 @@ def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     # values are cloned, because the network may change them in place.
     outputs = split.outputs(values.clone(), source, samples)
     unsplit = Activations(source.values, (x,), ("rows",))
-    if hooked is None:
-        expected = network(x[samples])
-    else:
-        expected = hooked.outputs(values, unsplit, samples)
+    expected = network(x[samples]) if hooked is None else hooked.outputs(values, unsplit, samples)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
     return bool(((outputs - expected).abs() <= tolerance).all())
 

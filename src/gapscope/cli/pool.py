@@ -250,19 +250,13 @@ def add(
     networks = _check_checkpoints(networks, load)
     common = _parse_settings(settings)
     names = _names(networks, name)
-    if test is None:
-        held_out = None
-    else:
-        held_out = call_function(test, needed="test data")
+    held_out = None if test is None else call_function(test, needed="test data")
     pool = Pool(folder)
     n_before = len(pool) if folder.exists() else 0
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
         for path, each in zip(networks, names, strict=True):
-            if load is None:
-                own = call_for_all(path)
-            else:
-                own = call_for_all(load, path)
+            own = call_for_all(path) if load is None else call_for_all(load, path)
             record = pool.add(
                 own.network,
                 own.data,
@@ -282,10 +276,7 @@ def add(
         print_json({"folder": str(folder), "networks": rows})
         return
     n_added = len(pool) - n_before
-    if n_added < len(records):
-        updated = f", {len(records) - n_added} updated"
-    else:
-        updated = ""
+    updated = f", {len(records) - n_added} updated" if n_added < len(records) else ""
     print_lines(f"{pluralize(n_added, 'network')} added to {folder}{updated}, {len(pool)} in total")
     for note in dict.fromkeys(note for record in records for note in record.readings.notes):
         print_lines(f"note: {note}")

@@ -139,10 +139,7 @@ def training_configurations(
 def is_varied(column: Any) -> bool:
     """Return whether a column holds two different texts or more (missing is a text)."""
     # equal numbers of one dtype have equal texts, so that only distinct numbers are formatted
-    if column.dtype == object:
-        values = column
-    else:
-        values = column.unique()
+    values = column if column.dtype == object else column.unique()
     return len({str(value) for value in values}) > 1
 
 

@@ -169,10 +169,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             if "y" not in fitting and len(fitted_names):
                 features = list(fitted_names)
                 check_columns(X, features)
-            if features:
-                columns = X[features]
-            else:
-                columns = X.drop(columns=metadata, errors="ignore")
+            columns = X[features] if features else X.drop(columns=metadata, errors="ignore")
         if self.features is not None and not features:
             columns = numpy.zeros((len(X), 0))
         for name in getattr(columns, "columns", ()):
@@ -226,10 +223,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         with _explained():
             y = numpy.asarray(y, dtype=float)
         families = {column: sorted(set(values)) for column, values in self._families_of(X).items()}
-        if self.kind == "gaussian_process":
-            self.kernel_ = fit_kernel(x, y)
-        else:
-            self.kernel_ = None
+        self.kernel_ = fit_kernel(x, y) if self.kind == "gaussian_process" else None
         weights = self._weights(x, y, numpy.arange(len(y)))
         self.intercept_ = float(weights[0])
         self.coef_ = weights[1:]
@@ -291,10 +285,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
         """Return the parts of the refits: single networks or clusters, or `n_folds` random parts."""
+        kinds = numpy.arange(n)
         if len(self.clusters):
             kinds = configuration_ids(X, list(self.clusters))
-        else:
-            kinds = numpy.arange(n)
         if kinds.max() == 0:
             raise InvalidInput(
                 "clusters must separate the networks into two kinds or more; "

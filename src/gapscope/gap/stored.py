@@ -110,10 +110,7 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)
     if not all(numpy.isfinite(part).all() for part in numbers):
         raise ValueError("a coefficient, refit or residual is not finite")
-    if estimator.kernel_ is None:
-        basis = estimator.n_features_in_
-    else:
-        basis = len(estimator.kernel_.points)
+    basis = estimator.n_features_in_ if estimator.kernel_ is None else len(estimator.kernel_.points)
     if len(estimator.coef_) != basis:
         raise ValueError(f"{basis} readings or networks and {len(estimator.coef_)} coefficients")
     readings = {estimator.n_features_in_, len(estimator.region_.names), len(estimator.region_.low)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -55,14 +55,14 @@ TARGETS = {"targets", "labels"}
 DATA_NEEDS = {"inputs", *TARGETS}
 
 
+@dataclass
 class _ComparisonRun:
     """Evaluation of measures with standard errors, with the same settings for all networks."""
 
-    def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
-        self.options = options
-        self.n_groups = n_groups
-        self.seed = seed
-        self.budget = CpuBudget(None)  # that of the network
+    options: Mapping[str, Mapping[str, Any]]
+    n_groups: int
+    seed: int
+    budget: CpuBudget = field(default_factory=lambda: CpuBudget(None))  # that of the network
 
     def _kind(self, item: Measure) -> str:
         """Return how a measure depends on its samples, "" if unknown."""

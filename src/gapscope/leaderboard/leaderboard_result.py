@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.errors import join_names
 from gapscope.leaderboard.network_tables import SIZES
 from gapscope.results.formatting import pluralize
-from gapscope.results.result import StoredRows, axes_or_new, numbers_of, to_html
+from gapscope.results.result import StoredRows, axes_or_new, numbers_of, to_builtin, to_html
 from gapscope.statistics.intervals import percentile_interval
 
 if TYPE_CHECKING:
@@ -326,10 +326,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
 
         def key(row: LeaderboardRow) -> tuple[int, bool, float]:
-            if math.isnan(row.partial.value):
-                strength = 0.0
-            else:
-                strength = abs(row.partial.value)
+            strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
             return ("size", "random", "measure").index(row.role), row.verdict != EVIDENCE, -strength
 
         return sorted(self, key=key)
@@ -365,15 +362,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Return one row per measure with each score's `value`, `_low`, `_high` and `_p`."""
         import pandas
 
-        rows: list[dict[str, Any]] = []
-        for row in self:
-            content = dict(vars(row))
-            for name in SCORES:
-                score = content.pop(name)
-                content[name] = score.value
-                content |= {f"{name}_{part}": getattr(score, part) for part in ("low", "high", "p")}
-            rows.append(content)
-        return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
+        table = pandas.json_normalize([to_builtin(row) for row in self], sep="_")
+        table = table.rename(columns=lambda name: name.removesuffix("_value"))
+        return table.dropna(axis="columns", how="all").set_index("measure")
 
     def _content(self) -> dict[str, Any]:
         """Return rows, verdict and attributes as JSON-serializable values."""

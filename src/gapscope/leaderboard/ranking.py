@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,28 +174,20 @@ class _LeaderboardContext:
 
 
 def _row(
-    context: _LeaderboardContext,
-    name: str,
-    scores: dict[str, Score],
-    *,
-    explained: float,
-    n_test: int | None,
+    context: _LeaderboardContext, name: str, scores: Mapping[str, Any], n_test: int | None
 ) -> LeaderboardRow:
     groups, dropped = context.pairs.count_groups(context.values(name))
     sign_error, errors = context.signs(name, scores["kendall"].value, n_test)
-    values: dict[str, Any] = scores | vars(
-        context.verdict(name, scores["partial"], scores["kendall"])
-    )
+    verdict = context.verdict(name, scores["partial"], scores["kendall"])
     return LeaderboardRow(
         measure=name,
-        **values,
+        **{**scores, **vars(verdict)},
         granulated_groups=groups,
         granulated_dropped=dropped,
         competition=100 * competition_score(context.rows, name, context.target, context.settings),
         sign_error=sign_error,
         worst_sign_error=float(errors.max()) if len(errors) else numpy.nan,
         environments=len(errors),
-        explained=explained,
     )
 
 
@@ -315,8 +307,7 @@ def rank_measures(
         table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed
     )
     scored: dict[str, list[Scored]] = {key: [] for key in (*PAIRED, "r_squared", "partial")}
-    maes: list[Score] = []
-    explained: list[float] = []
+    untested: list[dict[str, Any]] = []
     for number, name in enumerate(context.names, start=1):
         values = context.values(name)
         r_squared, mae, permuted = cross_validated_line(
@@ -327,22 +318,15 @@ def rank_measures(
         pairs |= {"r_squared": (r_squared, permuted), "partial": partial}
         for key, pair in pairs.items():
             scored[key].append(pair)
-        maes.append(mae)
-        explained.append(determined)
+        untested.append({"mae": mae, "explained": determined})
         if on_measure is not None:
             on_measure(name, number, len(context.names))
     scores = {
         key: _add_p_values(pairs, two_sided=key not in ONE_SIDED) for key, pairs in scored.items()
-    } | {"mae": maes}
+    }
     rows = [
-        _row(
-            context,
-            name,
-            {key: each[i] for key, each in scores.items()},
-            explained=explained[i],
-            n_test=n_test,
-        )
-        for i, name in enumerate(context.names)
+        _row(context, name, others | {key: each[i] for key, each in scores.items()}, n_test)
+        for i, (name, others) in enumerate(zip(context.names, untested, strict=True))
     ]
     table = context.table
     return Leaderboard(

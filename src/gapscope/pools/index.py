@@ -296,10 +296,7 @@ def load_index(folder: Path) -> IndexedRecords:
         parts = [rows.loc[unchanged]] if unchanged else []
         if new:
             parts.append(pandas.DataFrame(new).set_index("id"))
-        if parts:
-            rows = pandas.concat(parts).sort_index().infer_objects()
-        else:
-            rows = rows.loc[[]]
+        rows = pandas.concat(parts).sort_index().infer_objects() if parts else rows.loc[[]]
         if max(len(new), n_gone) > max(MIN_NEW, MIN_NEW_FRACTION * len(rows)):
             with suppress(GapscopeError, OSError):  # the index of a read-only pool is not written
                 _write(folder / INDEX, rows, [stamps[name] for name in rows.index])

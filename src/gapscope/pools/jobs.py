@@ -83,10 +83,7 @@ def run_cached(
     missing = [
         (name, function, paths[name]) for name, function in jobs.items() if not paths[name].exists()
     ]
-    if workers == 1:
-        run = _run_here
-    else:
-        run = partial(run_local, workers=min(workers, len(missing)) or 1)
+    run = _run_here if workers == 1 else partial(run_local, workers=min(workers, len(missing)) or 1)
     failures: dict[str, BaseException] = {}
     for number, ((name, _, _), _, error) in enumerate(run(_compute, missing), start=1):
         if isinstance(error, NotWritten):
@@ -97,10 +94,7 @@ def run_cached(
             on_done(name, number, len(missing))
     if failures:
         name, error = next(iter(failures.items()))
-        if len(failures) < len(jobs):
-            saved = f" The others are saved in {folder}."
-        else:
-            saved = ""
+        saved = f" The others are saved in {folder}." if len(failures) < len(jobs) else ""
         raise GapscopeError(
             f"All jobs must succeed; {len(failures)} of {len(missing)} failed, first {name!r} "
             f"({type(error).__name__}: {error}).{saved} Fix this job and call again."

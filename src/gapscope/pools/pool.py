@@ -28,6 +28,7 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
+from gapscope.base.type_guards import is_dict
 from gapscope.pools.added import id_without_settings, is_same_network, merge_records
 from gapscope.pools.engines import select_engine
 from gapscope.pools.index import INDEX, IndexedRecords, load_index
@@ -121,10 +122,7 @@ class Pool:
         marker = self.folder / MARKER
         if marker.exists():
             content = read_json(marker)
-            if isinstance(content, dict):
-                schema = content.get("schema")
-            else:
-                schema = None
+            schema = content.get("schema") if is_dict(content) else None
             if not isinstance(schema, int):
                 raise DamagedFile(
                     f"{marker} is corrupted; it must contain the pool's schema. Delete it: the next run recreates it."

@@ -30,10 +30,7 @@ def label_issues_section(
     cards: list[dict[str, Any]] = []
     table: Any = issues.to_pandas().head(MAX_SCROLLED)
     for row in table.to_dict("records"):
-        if images is None:
-            picture = ""
-        else:
-            picture = data_uri(images[int(row["sample"])])
+        picture = "" if images is None else data_uri(images[int(row["sample"])])
         labels = {name: class_name(int(row[name])) for name in ("given", "suggested")}
         cards.append({**row, **labels, "picture": picture})
     noise = issues.noise

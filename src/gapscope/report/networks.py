@@ -82,10 +82,7 @@ def networks(view: PoolView) -> dict[str, Any]:
     table = table.reindex(columns=list(names))
     rows: list[dict[str, Any]] = []
     for key, row in zip(table.index, table.to_dict("records"), strict=True):
-        if math.isnan(row["gap"]):
-            share = 0.0
-        else:
-            share = max(0.0, row["gap"]) / largest_gap
+        share = 0.0 if math.isnan(row["gap"]) else max(0.0, row["gap"]) / largest_gap
         cells = [_cell(column, row[column.name]) for column in columns]
         name = row["name"] if isinstance(row["name"], str) else ""
         rows.append({"id": key, "name": name, "cells": cells, "share": f"{100 * share:.0f}%"})

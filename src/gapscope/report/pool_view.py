@@ -142,10 +142,7 @@ class PoolView:
         """Describe a network by its name, the settings that vary in the pool, or its id."""
         if key not in self._descriptions:
             row: Any = self.all_rows.loc[key]
-            if row["status"] == "finished":
-                columns = self.varied
-            else:
-                columns = self._varied_in_all
+            columns = self.varied if row["status"] == "finished" else self._varied_in_all
             # networks trained elsewhere have one
             name = row.get("name") if isinstance(row.get("name"), str) else ""
             self._descriptions[key] = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from markupsafe import Markup, escape
 
@@ -129,29 +129,20 @@ def svg_percent(value: float) -> str:
     return f"{value:.2f}%"
 
 
+@dataclass(eq=False)
 class Plot:
     """Plot with two axes to which marks are added (`kind` is an extra CSS class)."""
 
-    def __init__(
-        self,
-        x: Scale,
-        y: Scale,
-        *,
-        label: str,
-        x_label: str = "",
-        y_label: str = "",
-        kind: str = "",
-        y_ticks: Sequence[float] | None = None,
-    ) -> None:
-        self.x = x
-        self.y = y
-        self.label = label
-        self.x_label = x_label
-        self.y_label = y_label
-        self.kind = kind
-        self.y_ticks = y.ticks(4) if y_ticks is None else y_ticks
-        self.paths: list[Markup] = []
-        self.marks: list[Markup] = []
+    x: Scale
+    y: Scale
+    _: KW_ONLY
+    label: str
+    x_label: str = ""
+    y_label: str = ""
+    kind: str = ""
+    y_ticks: Sequence[float] | None = None
+    paths: list[Markup] = field(default_factory=list[Markup], init=False)
+    marks: list[Markup] = field(default_factory=list[Markup], init=False)
 
     def _position(self, x: float, y: float) -> tuple[str, str]:
         return self.x.at(x), svg_percent(100 - self.y.percent(y))
@@ -208,7 +199,7 @@ class Plot:
 
     def _axes(self) -> list[Markup]:
         marks: list[Markup] = []
-        for value in self.y_ticks:
+        for value in self.y.ticks(4) if self.y_ticks is None else self.y_ticks:
             at = svg_percent(100 - self.y.percent(value))
             text = format_number(value)
             marks.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
@@ -230,10 +221,7 @@ class Plot:
         """Return the figure, with the names of the axes as page text around the drawing."""
         size: dict[str, object] = {"width": "100%", "height": "100%"}
         stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none"}
-        if self.paths:
-            inner = tag("svg", *self.paths, class_="paths", **stretched, **size)
-        else:
-            inner = ""
+        inner = tag("svg", *self.paths, class_="paths", **stretched, **size) if self.paths else ""
         drawing = tag(
             "svg",
             *self._axes(),

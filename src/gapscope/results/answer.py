@@ -92,10 +92,7 @@ class Answer(Result):
 
     def _are_few(self, repeated: int) -> bool:
         """Return whether so many samples cannot move the score by a tenth of its interval."""
-        if math.isnan(self.low):
-            width = TYPICAL_WIDTH
-        else:
-            width = self.high - self.low
+        width = TYPICAL_WIDTH if math.isnan(self.low) else self.high - self.low
         return repeated <= SMALL_MOVE * width * self.samples
 
     @property

@@ -25,10 +25,7 @@ class Estimate(float):
     def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
         """Create the float and attach its standard error."""
         estimate = super().__new__(cls, value)
-        if standard_error is None:
-            estimate.standard_error = None
-        else:
-            estimate.standard_error = float(standard_error)
+        estimate.standard_error = None if standard_error is None else float(standard_error)
         return estimate
 
     @property

@@ -168,10 +168,7 @@ def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullP
         yield NullProgress()
         return
     try:
-        if is_interactive():
-            bar = _Bar(title, total)
-        else:
-            bar = _Lines(title, total)
+        bar = _Bar(title, total) if is_interactive() else _Lines(title, total)
         try:
             yield bar
         finally:

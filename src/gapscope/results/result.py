@@ -70,10 +70,7 @@ def data_uri(sample: Any) -> str:
     step = -(-max(shape[-2:]) // MAX_SIDE)
     image = numpy.array(sample[..., ::step, ::step].tolist(), dtype=float)
     if image.ndim != 2:
-        if len(image) == 1:
-            image = image[0]
-        else:
-            image = image.transpose(1, 2, 0)
+        image = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
     finite = numpy.isfinite(image)
     low, high = (image[finite].min(), image[finite].max()) if finite.any() else (0.0, 1.0)
     scaled = numpy.where(finite, (image - low) / (high - low or 1.0), 0.0)
