@@ -50,7 +50,7 @@ def pretrained_network(context: Context) -> Ready | None:
             return None
         targets = part.y.cpu()
         n_classes = max(context.n_classes, prepared.n_outputs) if context.is_classifier else None
-        baselines = [kernel.row(inputs, targets, n_classes, None, None) for kernel in INPUT_KERNELS]
+        baselines = [kernel.row(inputs, targets, n_classes=n_classes) for kernel in INPUT_KERNELS]
         rbf = next(row for row in baselines if row.method == RBF)
         with context.budget.enforced(prepared.network):
             if network_before_training(prepared, rbf.predictions).prepared is not prepared:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -309,18 +308,6 @@ def kernel_row(
     return scored_row(method, uses, predictions, targets.to(kernel.device), groups)
 
 
-def linear_ridge(
-    features: Features,
-    targets: Targets,
-    *,
-    n_classes: int | None = None,
-    groups: Groups | None = None,
-) -> LooRow:
-    """Fit ridge regression on the features."""
-    kernel = linear_spectrum(features.double())
-    return kernel_row(LINEAR, "inputs", kernel, targets, n_classes, groups)
-
-
 def rbf_spectrum(features: Features, squares: Squares | None = None) -> Spectrum:
     r"""Decompose $\exp(-\lVert x - x' \rVert^2 / m)$, m the median squared distance.
 
@@ -354,19 +341,6 @@ def _median(squares: Float[Tensor, "m m"]) -> Tensor:
     return off_diagonal.median().clamp_min(1e-12)
 
 
-def rbf_ridge(
-    features: Features,
-    targets: Targets,
-    *,
-    n_classes: int | None = None,
-    squares: Squares | None = None,
-    groups: Groups | None = None,
-) -> LooRow:
-    """Fit ridge regression with an RBF kernel of median width (see `rbf_spectrum`)."""
-    kernel = rbf_spectrum(features.double(), squares)
-    return kernel_row(RBF, "inputs", kernel, targets, n_classes, groups)
-
-
 @dataclass(frozen=True)
 class InputKernel:
     """A kernel of inputs or features, for all verbs: forecasts, label errors, held-out predictions, positions.
@@ -383,13 +357,14 @@ class InputKernel:
 
     def row(
         self,
-        features: Tensor,
-        targets: Tensor,
+        features: Features,
+        targets: Targets,
+        *,
         n_classes: int | None = None,
-        squares: Tensor | None = None,
+        squares: Squares | None = None,
         groups: Groups | None = None,
     ) -> LooRow:
-        """Fit ridge regression with this kernel."""
+        """Fit ridge regression with this kernel to the targets."""
         kernel = self.decompose(features.double(), squares)
         return kernel_row(self.name, "inputs", kernel, targets, n_classes, groups)
 
@@ -421,6 +396,9 @@ INPUT_KERNELS = [
     InputKernel(RBF, rbf_spectrum, _rbf_seconds),
 ]
 """Kernels of inputs and features; a further one is one more entry."""
+
+linear_ridge, rbf_ridge = (kernel.row for kernel in INPUT_KERNELS)
+"""Functions that fit ridge regression on the features, and with an RBF kernel of median width (see `rbf_spectrum`)."""
 
 
 def input_spectra(features: Features, what: str = "") -> Iterator[tuple[str, Spectrum]]:
@@ -474,18 +452,13 @@ def loo_baselines(
         return tuple(rows)
     if squares is None:
         squares = squared_distances(features)
-    fits: dict[str, Callable[[], LooRow]] = {
-        NEIGHBOURS: lambda: nearest_neighbours(
-            features, targets, n_classes=n_classes, squares=squares, groups=groups
-        )
-    }
-    for kernel in INPUT_KERNELS:
-        fits[kernel.name] = partial(kernel.row, features, targets, n_classes, squares, groups)
+    fits: dict[str, Callable[..., LooRow]] = {NEIGHBOURS: nearest_neighbours}
+    fits |= {kernel.name: kernel.row for kernel in INPUT_KERNELS}
     seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
     if groups is not None:
         seconds |= {kernel.name: GROUPED * seconds[kernel.name] for kernel in INPUT_KERNELS}
     finished = {
-        name: fits[name]()
+        name: fits[name](features, targets, n_classes=n_classes, squares=squares, groups=groups)
         for name in sorted(fits, key=seconds.__getitem__)
         if affords(seconds[name])
     }

@@ -159,9 +159,9 @@ def reliability_curve(probabilities: Columns, targets: Targets) -> ReliabilityCu
     correct = mean_over_ties(correct, stated)
     order = stated.argsort()
     n_bins = max(1, min(MAX_BINS, len(order) // MIN_PER_BIN))
-    bins = [(stated[rows].double(), correct[rows]) for rows in torch.tensor_split(order, n_bins)]
+    bins = torch.tensor_split(order, n_bins)
     return ReliabilityCurve(
-        np.array([float(part.mean()) for part, _ in bins]),
-        np.array([float(part.mean()) for _, part in bins]),
-        np.array([len(part) for part, _ in bins]),
+        np.array([float(stated[rows].double().mean()) for rows in bins]),
+        np.array([float(correct[rows].mean()) for rows in bins]),
+        np.array([len(rows) for rows in bins]),
     )

@@ -49,11 +49,12 @@ def percentile_interval(
 
 def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Clusters:
     """Number the training configurations (equal hyperparameters, equal number)."""
+    import pandas
+
     if not hyperparameters:
         return numpy.arange(len(table))
-    rows = [tuple(map(str, row)) for row in table[list(hyperparameters)].itertuples(index=False)]
-    numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
-    return numpy.array([numbers[row] for row in rows])
+    rows = table[list(hyperparameters)].itertuples(index=False)
+    return pandas.Series([tuple(map(str, row)) for row in rows], dtype=object).factorize()[0]
 
 
 def members(clusters: Clusters) -> list[Int[Array, " m"]]:
