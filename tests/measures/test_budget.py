@@ -156,9 +156,8 @@ def test_fixed_cost_is_not_a_cost_per_sample(clock: Clock) -> None:
         paid.append(len(part.samples))
 
     paid: list[int] = []
-    cost = planning._trial_of(
-        get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), take, 0.0
-    )
+    run = planning._run_of(get_measure("loss"), take)
+    cost = planning._trial(run, ready(nn.Linear(6, 3), as_samples((X, Y))), 0.0)
     assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.per_sample < 4e-3
 
 
@@ -168,12 +167,13 @@ def test_fixed_cost_of_a_pass_is_not_a_cost_per_sample(clock: Clock) -> None:
         clock.sleep(0.02 + 1e-5 * len(part.samples))
 
     tried: list[int] = []
-    result, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
+    result = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    run = planning._run_of(get_measure("loss"), take)
     # .02 / 160 + 1e-5, and .002 of ten samples
-    assert planning._trial_of(item, result, take, 1.0).per_sample < 5e-4
+    assert planning._trial(run, result, 1.0).per_sample < 5e-4
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
-    assert planning._trial_of(item, result, take, 0.1).per_sample > 2e-3
+    assert planning._trial(run, result, 0.1).per_sample > 2e-3
     assert tried == [10, 10]  # more would be too expensive
 
 

@@ -56,9 +56,9 @@ def test_names_and_needs_are_checked() -> None:
         get_measure("parameter_cont")
     with pytest.raises(InvalidInput, match="y, initial_state, history; other"):
         own("other")(lambda network, inputs: 0.0)
-    with pytest.raises(InvalidInput, match="accuracy needs inputs, labels"):
+    with pytest.raises(InvalidInput, match="accuracy needs targets"):
         get_measure("accuracy")(nn.Identity(), Samples(X))
-    with pytest.raises(InvalidInput, match="initial_state=state_dict before training"):
+    with pytest.raises(InvalidInput, match="pass initial_state="):
         get_measure("distance_from_initialization")(nn.Identity(), Samples(X))
 
 

@@ -198,13 +198,23 @@ def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samp
             f"{owner} must have the targets of the first data set, {join_names(known)}; got {join_names(names)}. Pass "
             "the same columns."
         )
-    order = torch.tensor([names.index(name) for name in known])
-    targets, unsettled = (
-        values if values is None or values.ndim != 2 else values[:, order]
-        for values in (second.targets, second.unsettled)
-    )
     # one-hot targets are classes by now, which `_numbered_as` numbers by their names
-    return replace(second, targets=targets, unsettled=unsettled, target_columns=known)
+    return with_order_of_targets(second, known)
+
+
+def with_order_of_targets(samples: Samples, names: tuple[str, ...]) -> Samples:
+    """Return samples with their columns of targets in the order of these names.
+
+    Args:
+        samples: Samples with columns of targets; those that are classes by now stay as they are.
+        names: The names of the columns, in another order.
+    """
+    order = torch.tensor([samples.target_columns.index(name) for name in names])
+    targets, unsettled = (
+        values if values is None or values.ndim != 2 else values[:, order.to(values.device)]
+        for values in (samples.targets, samples.unsettled)
+    )
+    return replace(samples, targets=targets, unsettled=unsettled, target_columns=names)
 
 
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:

@@ -55,8 +55,8 @@ def _select_inputs(
 def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
     mean = moments.mean
     variance = moments.variance
-    if not bool((mean.isfinite() & variance.isfinite()).all()):
-        bad = int((~(mean.isfinite() & variance.isfinite())).sum())
+    bad = int((~(mean.isfinite() & variance.isfinite())).sum())
+    if bad:
         raise NotMeasurable(
             f"Population statistics must be finite; {bad} of {len(mean)} channels of layer '{name}' hold NaN or "
             "infinity. No statistics were changed: check the weights before this layer."

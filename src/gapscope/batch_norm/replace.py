@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, did_you_mean
+from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice
+from gapscope.base.options import check_known
 from gapscope.batch_norm.layers import partial
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.layers.weight import Network, weight_normalize
@@ -72,11 +73,7 @@ def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
         "device": layer.running_mean.device,
         "dtype": layer.running_mean.dtype,
     }
-    for option in options:
-        if option not in parameters:
-            raise InvalidInput(
-                f"{cls.__name__} has no option {option!r}.{did_you_mean(option, parameters)}"
-            )
+    check_known(cls.__name__, options, parameters)
     return cls(
         layer.num_features,
         **{name: v for name, v in settings.items() if name in parameters} | options,

@@ -170,26 +170,24 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     message = first_line(error)
     x = samples.inputs
     hint = "Pass inputs that its forward accepts."
-    is_named = samples.form is not None and samples.form.names
+    names = samples.form and samples.form.names
+    takes = ", ".join(inspect.signature(network.forward).parameters)
     if any(HASHED in note for note in samples.notes):
         return (
             f"The network must run on the inputs; got texts, which were read as frequencies of words, and "
             f"{type(network).__name__} raised {type(error).__name__}. {TOKENIZE}"
         )
-    if "required positional argument" in message and not is_named:
-        names = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
+    if "required positional argument" in message and not names:
+        hint = f"Its forward takes {takes}: pass data as ((x1, x2), y), or as a mapping with these names."
     elif (
         samples.form is None
         and not x.is_floating_point()
         and any(p.is_floating_point() for p in network.parameters())
     ):
         hint = f"The inputs are {x.dtype}, which is for token ids. For images use x.float() / 255."
-    elif samples.form is not None and samples.form.names:
-        names = samples.form.names
-        signature = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"It was called with {', '.join(names)}; its forward takes {signature}."
-        if samples.targets is None and names[-1] not in signature:
+    elif names:
+        hint = f"It was called with {', '.join(names)}; its forward takes {takes}."
+        if samples.targets is None and names[-1] not in takes:
             hint += f" If {names[-1]} holds labels, name it 'label'."
     first = x[:TRIAL]
     if samples.form is not None:

@@ -105,16 +105,9 @@ def _restore(module: nn.Module, forward: Any) -> None:
         module.forward = forward
 
 
-@dataclass(frozen=True)
-class _Passed:
-    """A value as the network passed it on, with its version."""
-
-    value: Any
-    version: int
-
-
-def _passed(value: Any) -> _Passed:
-    return _Passed(value, tensor_version(value) if isinstance(value, Tensor) else 0)
+def _passed(value: Any) -> tuple[Any, int]:
+    """Return a value as the network passed it on, with its version."""
+    return value, tensor_version(value) if isinstance(value, Tensor) else 0
 
 
 @dataclass(frozen=True)
@@ -126,14 +119,14 @@ class ModuleCall:
         module: The module.
         input: Its first input, a copy if it is a tensor.
         output: Its output, a copy if it is a tensor; None in a hook before the call.
-        passed: Input and output of the network itself, which may have changed since.
+        passed: Input and output of the network itself, which may have changed since, each with its version.
     """
 
     name: str
     module: nn.Module
     input: Any
     output: Any
-    passed: tuple[_Passed, _Passed]
+    passed: tuple[tuple[Any, int], tuple[Any, int]]
 
     def follows(self, other: ModuleCall) -> bool:
         """Return whether the input is the output of another call, which nothing has changed in place.
@@ -141,9 +134,9 @@ class ModuleCall:
         Args:
             other: An earlier call of the same pass.
         """
-        mine = self.passed[0]
-        theirs = other.passed[1]
-        return mine.value is theirs.value and mine.version == theirs.version
+        mine, version = self.passed[0]
+        theirs, version_of_theirs = other.passed[1]
+        return mine is theirs and version == version_of_theirs
 
 
 def _copy(value: Any) -> Any:

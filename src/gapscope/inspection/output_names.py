@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import join_names
 from gapscope.base.samples import Samples
+from gapscope.base.second_data import with_order_of_targets
 from gapscope.base.targets import SIGN_NAMES
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.network_adapter import NetworkAdapter
@@ -96,20 +97,12 @@ def _in_order_of_outputs(samples: Samples, known: tuple[str, ...]) -> Samples:
     names = samples.target_columns
     if names == known or sorted(names) != sorted(known) or samples.kind == "regression":
         return samples
-    order = torch.tensor([names.index(name) for name in known])
-    targets, unsettled = (
-        values if values is None or values.ndim != 2 else values[:, order.to(values.device)]
-        for values in (samples.targets, samples.unsettled)
-    )
-    class_names = samples.class_names
-    if class_names == names and targets is not None and targets.ndim == 1:
-        targets = _renumbered(targets, order.argsort())
-        class_names = known
+    targets = samples.targets
+    if samples.class_names == names and targets is not None and targets.ndim == 1:
+        places = torch.tensor([known.index(name) for name in names])
+        samples = replace(samples, targets=_renumbered(targets, places), class_names=known)
     note = "The columns of the labels were brought into the order of the network's outputs (config.label2id)."
-    return replace(
-        samples, targets=targets, unsettled=unsettled, class_names=class_names, target_columns=known,
-        notes=(*samples.notes, note),
-    )  # fmt: skip
+    return replace(with_order_of_targets(samples, known), notes=(*samples.notes, note))
 
 
 def unknown_labels(known: Sequence[str], samples: Samples) -> list[str]:

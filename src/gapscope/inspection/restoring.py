@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,40 +23,37 @@ def preserve_rng_state() -> Iterator[None]:
         yield
 
 
-class _Attributes:
-    """Attributes of one module, with the contents of its containers."""
+def _restorer_of_attributes(module: nn.Module) -> Callable[[], None]:
+    """Return a function that restores the attributes of one module, with the contents of its containers."""
+    owner = vars(module)
+    saved = dict(owner)
+    contents = [(value, value.copy()) for value in saved.values() if type(value) in _CONTAINERS]
 
-    def __init__(self, module: nn.Module) -> None:
-        self.owner = vars(module)
-        self.saved = dict(self.owner)
-        self.contents = [
-            (value, value.copy()) for value in self.saved.values() if type(value) in _CONTAINERS
-        ]
-
-    def restore(self) -> None:
-        self.owner.clear()
-        self.owner.update(self.saved)
-        for container, content in self.contents:
+    def restore() -> None:
+        owner.clear()
+        owner.update(saved)
+        for container, content in contents:
             container.clear()
             container.extend(content) if isinstance(container, list) else container.update(content)
 
+    return restore
 
-class _Values:
-    """Values and storage of one buffer, which a forward pass may have resized."""
 
-    def __init__(self, buffer: Tensor) -> None:
-        self.buffer = buffer
-        self.copy = buffer.detach().clone()
-        self.geometry: tuple[Any, ...] = (buffer.storage_offset(), buffer.size(), buffer.stride())
-        self.storage = buffer.untyped_storage()
+def _restorer_of_values(buffer: Tensor) -> Callable[[], None]:
+    """Return a function that restores values and storage of one buffer, which a forward pass may have resized."""
+    copy = buffer.detach().clone()
+    geometry: tuple[Any, ...] = (buffer.storage_offset(), buffer.size(), buffer.stride())
+    storage = buffer.untyped_storage()
 
-    def restore(self) -> None:
-        if self.buffer.size() != self.geometry[1] or self.buffer.stride() != self.geometry[2]:
-            self.storage.resize_(max(self.storage.nbytes(), self.copy.untyped_storage().nbytes()))
-            self.buffer.set_(self.storage, *self.geometry)
+    def restore() -> None:
+        if (buffer.size(), buffer.stride()) != geometry[1:]:
+            storage.resize_(max(storage.nbytes(), copy.untyped_storage().nbytes()))
+            buffer.set_(storage, *geometry)
         # contents are compared, because batch norm updates its statistics without a new version counter
-        if not torch.equal(self.buffer, self.copy):
-            self.buffer.copy_(self.copy)
+        if not torch.equal(buffer, copy):
+            buffer.copy_(copy)
+
+    return restore
 
 
 def renormalized_weights(network: nn.Module) -> list[Tensor]:
@@ -74,21 +71,21 @@ def preserve_state(network: nn.Module) -> Iterator[None]:
     Values of parameters must not be changed in the body, except by embeddings with `max_norm`.
     """
     # attributes of a script module are in its compiled part
-    modules = [
+    modules = (
         module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)
+    )
+    restorers = [
+        *map(_restorer_of_attributes, modules),
+        *map(_restorer_of_values, (*network.buffers(), *renormalized_weights(network))),
     ]
-    attributes = [_Attributes(module) for module in modules]
-    values = [_Values(tensor) for tensor in (*network.buffers(), *renormalized_weights(network))]
     with postponed_interrupts():
         try:
             with preserve_rng_state():
                 yield
         finally:
-            for saved in attributes:
-                saved.restore()
             with torch.no_grad():
-                for value in values:
-                    value.restore()
+                for restore in restorers:
+                    restore()
 
 
 @contextmanager

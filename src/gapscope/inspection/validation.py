@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.foreign_data import no_labels_message
 from gapscope.base.label_numbers import MarkNote, unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
@@ -139,14 +138,9 @@ class Ready:
         Args:
             item: The measure (`gapscope.measures.registry.Measure`).
         """
-        if not {"targets", "labels"} & set(item.needs):
-            return ""
-        if self.samples.targets is None:
-            form = self.samples.form
-            return no_labels_message((form and form.names) or (), "").strip(" .")
-        if self.mismatch:
+        if self.mismatch and item.needs_targets:
             return f"needs targets that fit the outputs: {self.mismatch}"
-        return item.task_reason(self.samples.kind)
+        return item.unsuitable(self.samples)
 
 
 def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:

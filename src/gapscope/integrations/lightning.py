@@ -18,13 +18,19 @@ require_extra("lightning", "lightning")
 import lightning.pytorch as pl  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
-def _state_key(callback: pl.Callback, name: str) -> str:
-    """Return a callback's key in checkpoints: its class, and its name if it has one."""
-    kind = type(callback).__qualname__
-    return f"{kind}.{name}" if name else kind
+class _Named(pl.Callback):
+    """Callback whose state in checkpoints may have a name."""
+
+    name: str
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in Lightning's checkpoints: the class, and the name if there is one."""
+        kind = type(self).__qualname__
+        return f"{kind}.{self.name}" if self.name else kind
 
 
-class MonitorCallback(pl.Callback):
+class MonitorCallback(_Named):
     """Callback that records at the end of training epochs, and logs to the trainer's loggers.
 
     Weights are bit-identical with and without the callback (unless `stop`). Lightning's checkpoints hold the state of
@@ -50,11 +56,6 @@ class MonitorCallback(pl.Callback):
         self.module = module
         self.stop = stop
         self.name = name
-
-    @property
-    def state_key(self) -> str:
-        """Key of the state in Lightning's checkpoints."""
-        return _state_key(self, self.name)
 
     def _monitored(self, pl_module: pl.LightningModule) -> nn.Module:
         if self.module is None:
@@ -94,7 +95,7 @@ class MonitorCallback(pl.Callback):
             trainer.should_stop = True
 
 
-class PenaltyCallback(pl.Callback):
+class PenaltyCallback(_Named):
     """Callback that stores the state of penalties in Lightning's checkpoints.
 
     It does not add the penalties: the training step does, and a penalty that it has not computed in the first epoch is
@@ -119,11 +120,6 @@ class PenaltyCallback(pl.Callback):
         self.penalties = penalties
         self.name = name
         self._passes_before: list[int] | None = None
-
-    @property
-    def state_key(self) -> str:
-        """Key of the state in Lightning's checkpoints."""
-        return _state_key(self, self.name)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Count the passes of every penalty before the fit."""

@@ -262,7 +262,7 @@ class MemorizationMonitor(TrainerCallback):
         name = f"gapscope_memorization_{self._number}_{args.process_index}.safetensors"
         return checkpoint_folder(args, state) / name
 
-    def _save(self, file: Path, state: TrainerState) -> dict[str, float]:
+    def _save(self, file: Path, state: TrainerState) -> None:
         tensors = {"random": self.random.get_state(), "losses": self._stacked_losses()}
         facts = {
             "epoch": state.epoch,
@@ -275,9 +275,8 @@ class MemorizationMonitor(TrainerCallback):
             "network": self._followed.state_dict(),
         }
         save_tensors(file, tensors, facts)
-        return {}
 
-    def _load(self, args: TrainingArguments, state: TrainerState) -> dict[str, float]:
+    def _load(self, args: TrainingArguments, state: TrainerState) -> None:
         file = self._file(args, state)
         if not file.exists():
             raise InvalidInput(
@@ -296,17 +295,18 @@ class MemorizationMonitor(TrainerCallback):
         self._has_seen_data = facts.get("has_seen_data", False)
         spent = len(self.rows) * self.level / max(1, round(state.num_train_epochs))
         self._spent = facts.get("spent", spent)
-        return {}
 
     def _stacked_losses(self) -> Tensor:
         if self._losses:
             return torch.stack([loss.cpu() for loss in self._losses]).double()
         return torch.zeros(0, dtype=torch.float64)
 
-    def _attempt(self, part: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def _attempt(
+        self, part: str, compute: Callable[[], dict[str, float] | None]
+    ) -> dict[str, float]:
         """Return the numbers of one part of a row; after an error none, and its reason is stored."""
         try:
-            return compute()
+            return compute() or {}
         except NotMeasurable as error:
             self.unmeasured[part] = str(error)
         except Exception as error:  # nothing in the monitor may end the training
@@ -350,18 +350,10 @@ class MemorizationMonitor(TrainerCallback):
         state.log_history.append({**row, "epoch": epoch, "step": state.global_step})
         self._seconds += time.process_time() - start
 
-    def _compare_network(self, epoch: int) -> dict[str, float]:
+    def _compare_network(self, epoch: int) -> None:
         # each process has a part of sharded weights alone
         if not self.trainer.is_fsdp_enabled:
             self._followed.compare(self.trainer.model, self._n_before + epoch)
-        return {}
-
-    def _record_loss(self, compute: Callable[[], Tensor]) -> None:
-        def append() -> dict[str, float]:
-            self._losses.append(compute())
-            return {}
-
-        self._attempt("loss of a step", append)
 
     def _mean_losses(self, epoch: int) -> dict[str, float]:
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
@@ -495,7 +487,9 @@ def add_memorization_monitor(
     ) -> Any:
         result = losses.call(model, inputs, *args, **kwargs)
         if model.training:
-            monitor._record_loss(lambda: losses.of(result, kwargs))
+            monitor._attempt(
+                "loss of a step", lambda: monitor._losses.append(losses.of(result, kwargs))
+            )
         return result
 
     trainer.compute_loss = compute_and_record

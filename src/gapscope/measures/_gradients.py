@@ -85,6 +85,43 @@ def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
     return Samples(inputs, targets.to(inputs.device), notes=())
 
 
+def batched_samples(
+    network: nn.Module, x: Tensor, y: Tensor, chunk_size: int | None
+) -> tuple[Samples, int]:
+    """Return `samples_on_device`, and how many of them a pass with gradients takes."""
+    samples = samples_on_device(network, x, y)
+    size = samples_per_pass(
+        network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+    )
+    return samples, size
+
+
+def in_passes(
+    compute: Callable[..., Tensor],
+    network: nn.Module,
+    chunk_size: int | None,
+    *tensors: Tensor,
+    at_most: int = BACKWARD_CHUNK_SIZE,
+) -> Tensor:
+    """Return the rows that a function computes from parts of tensors, the inputs first.
+
+    Args:
+        compute: Function of equally many rows of all tensors.
+        network: The network that it passes the inputs to.
+        chunk_size: Rows per call; None: as many as memory allows.
+        tensors: Inputs [n, ...], and others of as many rows.
+        at_most: Largest number of rows per call.
+    """
+    inputs, *others = tensors
+
+    def one_pass(first: Tensor) -> Tensor:
+        return compute(first, *(tensor[: len(first)] for tensor in others))
+
+    size = samples_per_pass(network, inputs, chunk_size, one_pass=one_pass, at_most=at_most)
+    parts = slices(len(inputs), size)
+    return torch.cat([compute(*(tensor[part] for tensor in tensors)) for part in parts])
+
+
 def loss_rise(
     network: nn.Module,
     x: Tensor,
@@ -105,10 +142,7 @@ def loss_rise(
     """
     with measurement_mode(network) as network:
         weights = [parameter.detach() for parameter in trainable(network)]
-        samples = samples_on_device(network, x, y)
-        size = samples_per_pass(
-            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
-        )
+        samples, size = batched_samples(network, x, y, chunk_size)
         deviations: Tensors = [torch.zeros_like(value) for value in weights]
         losses = []
         for step in range(steps + 1):
@@ -132,10 +166,7 @@ def mean_gradient(
 ) -> Tensors:
     """Return the gradient of the mean loss, one real tensor per trainable weight."""
     with measurement_mode(network) as network:
-        samples = samples_on_device(network, x, y)
-        size = samples_per_pass(
-            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
-        )
+        samples, size = batched_samples(network, x, y, chunk_size)
         _, gradient = loss_and_gradient(network, samples, size, trainable(network))
     return [as_real(tensor) for tensor in gradient]
 
@@ -155,14 +186,5 @@ def sample_square_norms(
     with measurement_mode(network, passes_only=True) as network:
         trainable(network)
         samples = samples_on_device(network, x, y)
-        inputs = samples.inputs
-        targets = samples.y
-        check_sample_independence(network, inputs)
-        size = samples_per_pass(
-            network,
-            inputs,
-            chunk_size,
-            one_pass=lambda first: norms(first, targets[: len(first)]),
-            at_most=BACKWARD_CHUNK_SIZE,
-        )
-        return torch.cat([norms(inputs[part], targets[part]) for part in slices(len(inputs), size)])
+        check_sample_independence(network, samples.inputs)
+        return in_passes(norms, network, chunk_size, samples.inputs, samples.y)

@@ -114,15 +114,15 @@ def output_shifts(
     chunk_size = samples_per_pass(network, x, chunk_size, at_most=256)
 
     @torch.no_grad()
-    def outputs_of_pass(part: slice, noise: InputNoise | None) -> Tensor:
-        rows = x[part]
-        if noise is not None:
-            rows = rows.add(noise[part].to(x.device), alpha=noise_std)
-        return checked_outputs(network(rows), len(rows))
-
     def outputs(noise: InputNoise | None = None) -> Tensor:
-        def outputs_of_process(rows: slice) -> Tensor:
-            return torch.cat([outputs_of_pass(part, noise) for part in slices_of(rows, chunk_size)])
+        def outputs_of_process(stretch: slice) -> Tensor:
+            results = []
+            for part in slices_of(stretch, chunk_size):
+                rows = x[part]
+                if noise is not None:
+                    rows = rows.add(noise[part].to(x.device), alpha=noise_std)
+                results.append(checked_outputs(network(rows), len(rows)))
+            return torch.cat(results)
 
         return in_space(compute_distributed(len(x), outputs_of_process).cpu().double(), space)
 

@@ -13,18 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_range
-from gapscope.base.samples import slices
 from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import (
-    BACKWARD_CHUNK_SIZE,
-    as_real,
-    checked_outputs,
-    measurement_mode,
-    samples_per_pass,
-)
+from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode
 from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets, mean_with_error
-from gapscope.measures._gradients import mean_gradient, norm_of, trainable
+from gapscope.measures._gradients import in_passes, mean_gradient, norm_of, trainable
 from gapscope.measures._noise import continuous_inputs, random_groups
 from gapscope.measures.path_norms import with_powered_weights
 from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
@@ -131,10 +124,7 @@ def jacobian_covariance(
             outputs = checked_outputs(network(part.clone()), len(part))
             return input_gradient(network, outputs.sum(), part, create_graph=False).flatten(1).cpu()
 
-        size = samples_per_pass(
-            network, x, chunk_size, one_pass=input_gradients, at_most=BACKWARD_CHUNK_SIZE
-        )
-        gradients = torch.cat([input_gradients(x[part]) for part in slices(len(x), size)])
+        gradients = in_passes(input_gradients, network, chunk_size, x)
     groups = random_groups(len(x), group_size, generator, "Jacobian groups")
     return mean_with_error(
         torch.tensor([_correlation_score(gradients[part]) for part in groups], dtype=torch.float64)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import starmap
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -126,19 +127,11 @@ def _trial(run: Callable[[Ready], Any], ready: Ready, allowed: float) -> _Cost:
     return _Cost(once, per_sample)
 
 
-def _trial_of(
-    item: Measure,
-    ready: Ready,
-    evaluate: Evaluate,
-    allowed: float,
-    options: Options | None = None,
-) -> _Cost:
-    """Return the cost of one measure with options from trials."""
-    return _trial(
-        lambda part: evaluate(item, part, Allocation(len(part.samples), options or {})),
-        ready,
-        allowed,
-    )
+def _run_of(
+    item: Measure, evaluate: Evaluate, options: Options = MappingProxyType({})
+) -> Callable[[Ready], Any]:
+    """Return the evaluation of one measure with options as a function of the samples."""
+    return lambda part: evaluate(item, part, Allocation(len(part.samples), options))
 
 
 def enforced_budget(budget: CpuBudget, ready: Ready) -> AbstractContextManager[None]:
@@ -255,7 +248,8 @@ def plan_budget(
         name: roughly(name, min(total, sampling.fewest)) * _PASSES[sampling.kind]
         for name, sampling in samplings.items()
     }
-    failed = _over_budget(minimum, budget, [name for name in dispensable if name not in options])
+    dispensable = [name for name in dispensable if name not in options]
+    failed = _over_budget(minimum, budget, dispensable)
     costs: dict[str, float] = {}
     once = 0.0
     with (
@@ -280,11 +274,7 @@ def plan_budget(
             costs[item.name] = cost.per_sample
             once += cost.once  # paid again, for passes of another size
         for item in items:
-            if (
-                item.name in dispensable
-                and item.cost_class == "superlinear"
-                and item.name not in options
-            ):
+            if item.name in dispensable and item.cost_class == "superlinear":
                 # a tenth of the budget for one measure whose cost grows faster than the number of samples
                 allowed = 0.1 * budget / repeats.get(item.name, 1.0)
                 failed |= _superlinear_over_budget(item, ready, forward, allowed, evaluate)
@@ -343,9 +333,7 @@ def _superlinear_over_budget(
     # double n until a cubic extrapolation fits the allowance (measure) or a linear one exceeds it (omit)
     while n < total:
         try:
-            seconds = _seconds(
-                lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n
-            )
+            seconds = _seconds(_run_of(item, evaluate), ready, n)
         except BudgetSpent:
             return {item.name: f"{OMITTED}: trials of other measures took their part. {ASK_FOR_IT}"}
         except GapscopeError:  # perhaps only for these few samples
@@ -376,15 +364,15 @@ def _cheapest(
                 f"it needs {passes:,.0f} passes over the samples, for {ready.n_outputs:,} outputs; a budget allows "
                 f"{2 * MANY_OUTPUTS:,}. Pass time_budget=None to measure it anyway."
             )
-        cost = _trial_of(item, ready, evaluate, allowed)
+        cost = _trial(_run_of(item, evaluate), ready, allowed)
         return _Cost(cost.once, _PASSES[sampling.kind] * cost.per_sample), Allocation(total)
-    by_probe = _trial_of(item, ready, evaluate, allowed, sampling.probe)
+    by_probe = _trial(_run_of(item, evaluate, sampling.probe), ready, allowed)
     # exact evaluation costs about one probe per output; it is tried only if it is likely to fit
     if (
         by_probe.per_sample * total * min(4, ready.n_outputs) < budget
         and ready.n_outputs <= MANY_OUTPUTS
     ):
-        exact = _trial_of(item, ready, evaluate, allowed)
+        exact = _trial(_run_of(item, evaluate), ready, allowed)
         if exact.per_sample * total < budget / 2:
             return exact, Allocation(total)
     return by_probe, Allocation(total, sampling.probe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,17 +40,16 @@ def forward_seconds(prepared: Ready) -> float:
     return pass_seconds(prepared.network, prepared.samples.inputs)
 
 
+@dataclass
 class _KernelCost:
     """CPU seconds of an NTK ridge per sample and per entry of the kernel, from trials."""
 
-    def __init__(
-        self, network: nn.Module, samples: Samples, options: dict[str, Any], passes: float
-    ) -> None:
-        self.network = network
-        self.samples = samples
-        self.options = options
-        self.passes = passes
-        self.per_sample = self.per_pair = 0.0
+    network: nn.Module
+    samples: Samples
+    options: dict[str, Any]
+    passes: float
+    per_sample: float = 0.0
+    per_pair: float = 0.0
 
     def _work(self, n: int) -> Callable[[], Any]:
         """Return the exact kernel of n samples as a function without arguments."""
@@ -150,9 +150,9 @@ def affordable_kernel(
                 None,
                 f"The kernel takes at least {cpu_seconds(least)} CPU s, and {cpu_seconds(budget.remaining)} are left.",
             )
-        if k > COMBINATIONS and not budget.affords(MIN_PASSES * forward * k * passes):
+        whole = MIN_PASSES * forward * k * passes
+        if k > COMBINATIONS and not budget.affords(whole):
             # a trial of all outputs could take longer than the kernel of a few
-            whole = MIN_PASSES * forward * k * passes
             note = f"All of the kernel would take at least {cpu_seconds(whole)} CPU s. {_COMBINED}"
             options = options | {"combinations": COMBINATIONS}
     cost = _KernelCost(network, samples, options, passes)

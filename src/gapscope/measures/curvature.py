@@ -203,6 +203,8 @@ def hessian_top_eigenvalue(
         generator: Source of random numbers; None for the same numbers in every call.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
+    from scipy.linalg import eigvalsh_tridiagonal
+
     check_range("steps", steps, 1)
     hessian = Hessian(network, x, y, chunk_size)
     basis = list(hessian.probes(1, generator))
@@ -213,11 +215,8 @@ def hessian_top_eigenvalue(
     while len(diagonal) < steps:
         (product,) = hessian.matvec(basis[-1][None])
         diagonal.append(float((product.double() * basis[-1].double()).sum()))
-        projection = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-        for offset in (1, -1):
-            projection += torch.diag(torch.tensor(off_diagonal, dtype=torch.float64), offset)
         before = largest
-        largest = torch.linalg.eigh(projection).eigenvalues[-1].item()
+        largest = float(eigvalsh_tridiagonal(diagonal, off_diagonal)[-1])
         # orthogonalized twice: rounding would bring back directions that have converged
         remainder = product
         for vector in [*basis, *basis]:

@@ -161,15 +161,7 @@ def checked_features(features: Any, n: int) -> FeatureRows:
     if values is None or values.ndim != 2 or len(values) != n:
         got = describe_value(features if values is None else values)
         raise InvalidInput(f"features must be numbers [n, d] for the {n} samples; got {got}. {do}")
-    n_invalid = int((~values.isfinite().all(1)).sum())
-    if n_invalid:
-        raise InvalidInput(
-            f"features must be finite; those of {n_invalid} of {n} samples hold NaN or infinity. {do}"
-        )
-    if bool((values == values[0]).all()):
-        raise InvalidInput(
-            f"features must differ between samples; they are the same for all {n}. {do}"
-        )
+    _check_values(values, "what was passed", do)
     return values
 
 
@@ -188,18 +180,17 @@ def features_of_samples(features: Any, samples: Samples) -> FeatureRows:
     return checked_features(features, len(samples))
 
 
-def _check_values(values: Tensor, place: FeaturePlace) -> None:
+def _check_values(values: Tensor, place: str, do: str) -> None:
     flat = values.flatten(1)
     n_invalid = int((~flat.isfinite().all(1)).sum())
     if n_invalid:
         raise InvalidInput(
-            f"Features must be finite; {place.description} holds NaN or infinity for {n_invalid} of {len(flat)} "
-            "samples. Check the scale of the inputs, or pass layer=, the name of another module."
+            f"Features must be finite; {place} holds NaN or infinity for {n_invalid} of {len(flat)} samples. Check the "
+            f"scale of the inputs. {do}"
         )
     if len(flat) > 1 and bool((flat == flat[0]).all()):
         raise InvalidInput(
-            f"Features must differ between samples; {place.description} is the same for all {len(flat)}. Pass layer=, "
-            "the name of another module."
+            f"Features must differ between samples; {place} is the same for all {len(flat)}. {do}"
         )
 
 
@@ -228,7 +219,7 @@ def extract_features(
     with measurement_mode(network):
         place = find_features(network, samples.inputs, layer)
     values, outputs = _run(network, place, samples, pooling, batch_size)
-    _check_values(values, place)
+    _check_values(values, place.description, "Pass layer=, the name of another module.")
     return Features(values, place.description, outputs, _token_notes(network, samples))
 
 

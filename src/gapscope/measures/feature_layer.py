@@ -14,7 +14,7 @@ from gapscope.base.errors import MAX_NAMED, InvalidInput, describe_value, join_n
 from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
 from gapscope.inspection.outputs import prepare_inputs
-from gapscope.inspection.sample_layout import SampleLayout, sample_layouts
+from gapscope.inspection.sample_layout import sample_layouts
 
 # Results of encoders by name: sentence-transformers, Hugging Face.
 HIDDEN = ("sentence_embedding", "last_hidden_state")
@@ -86,10 +86,11 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     if calls and _is_removed_head(calls[-1], weighted):
         return FeaturePlace(calls[-1].module, False, "the output of the network")
     last = next(reversed(weighted), None)
-    layouts: dict[str, SampleLayout | None] = {}
-    if last is not None:
-        layouts = sample_layouts(network, x, {last.name: last.module}, before=True)
-    if last is None or last.input.ndim < 2 or layouts.get(last.name) is None:
+    if (
+        last is None
+        or last.input.ndim < 2
+        or sample_layouts(network, x, {last.name: last.module}, before=True).get(last.name) is None
+    ):
         raise InvalidInput(_without_last_layer(last, calls, len(few)))
     place = "the input of the network"
     if last.name:

@@ -43,22 +43,21 @@ def squared_products(
         space: "logits" or "probabilities": what is differentiated.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
-    m, rows, k = cotangents.shape
+    m, _, k = cotangents.shape
+    cotangents = cotangents.expand(m, len(x), k)
     products = torch.zeros(m, len(x), dtype=torch.float64)
 
     def one_pass(first: Tensor) -> Any:
-        return squared_products(network, first, cotangents[:1, :1], space, len(first))
+        return squared_products(network, first, cotangents[:1, : len(first)], space, len(first))
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=128)
     for part in slices(len(x), chunk_size):
         inputs = x[part].clone().requires_grad_()
         outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
-        weights = (
-            (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
-        )
         for j in range(m):
+            weights = cotangents[j, part].to(outputs)
             gradient = input_gradient(
-                network, outputs, inputs, weights[j], create_graph=False, retain_graph=j < m - 1
+                network, outputs, inputs, weights, create_graph=False, retain_graph=j < m - 1
             )
             products[j, part] = gradient.flatten(1).double().square().sum(1).cpu()
     return products

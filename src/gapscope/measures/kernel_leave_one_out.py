@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.groups import numbered_groups
-from gapscope.base.random_streams import resolve_generator
+from gapscope.base.random_streams import make_generator, resolve_generator
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.targets import is_zero_one
@@ -161,22 +161,26 @@ def kernel_columns(
     Batch norm layers with initial statistics, as before training, use those of the samples.
     """
     network = _combined(with_data_statistics(network, x), x, combinations)
-    if len(x) <= max_exact:
-        return KernelColumns(
-            empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None
-        )
-    indices = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(
-        x.device
-    )
+    indices = _landmarks(x, max_exact, landmarks, resolve_generator(generator))
     max_bytes = None
-    if len(x) > MAX_ROWS_IN_MEMORY:
+    if indices is not None and len(x) > MAX_ROWS_IN_MEMORY:
         # temporaries of the kernel of many samples, which themselves take much memory: columns of 1,000 landmarks
         # for 6,000 images and LeNet-5 take 0.44 GB above the rest in place of 1.1, in no more time
         max_bytes = memory_budget(x.device, 2**29)
+    others = None if indices is None else x[indices]
     values = empirical_ntk(
-        network, x, x[indices], outputs="traced", chunk_size=chunk_size, max_bytes=max_bytes
+        network, x, others, outputs="traced", chunk_size=chunk_size, max_bytes=max_bytes
     )
     return KernelColumns(values, indices)
+
+
+def _landmarks(
+    x: Tensor, max_exact: int, landmarks: int, generator: torch.Generator
+) -> Tensor | None:
+    """Return the indices of random landmarks of more than `max_exact` samples, else None."""
+    if len(x) <= max_exact:
+        return None
+    return torch.randperm(len(x), generator=generator)[:landmarks].to(x.device)
 
 
 def kernel_leave_one_out(
@@ -271,10 +275,7 @@ def projected_leave_one_out(
     combined = _combined(
         with_data_statistics(network, x), x, combinations, derive_seed(seed, "combinations")
     )
-    indices = None
-    if len(x) > max_exact:
-        generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
-        indices = torch.randperm(len(x), generator=generator)[:landmarks].to(x.device)
+    indices = _landmarks(x, max_exact, landmarks, make_generator(seed, "landmarks"))
     with measurement_mode(combined, passes_only=True) as measured:
         check_sample_independence(measured, prepare_inputs(measured, x))
         values = projected_kernel(measured, x, indices, seed=seed, chunk_size=chunk_size)

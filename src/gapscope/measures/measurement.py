@@ -17,7 +17,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.loss_history import loss_history
-from gapscope.base.randomness import derive_seed
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.inspection.execution import is_distributed
 from gapscope.inspection.initial_states import equals_trained_weights, own_state
@@ -45,7 +45,7 @@ def interleaved_groups(samples: Samples, groups: int) -> list[Samples]:
 @memoize
 def subsample(samples: Samples, n: int, seed: int) -> Samples:
     """Return n random samples in their original order (subsets with one seed are nested)."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, "samples within the budget"))
+    generator = make_generator(seed, "samples within the budget")
     order = torch.randperm(len(samples), generator=generator)
     return samples.subset(order[:n].sort().values)
 
@@ -67,8 +67,7 @@ def evaluate_on_subset(
     def evaluate(samples: Samples, purpose: str = "") -> Readings:
         keywords = {**share.options, **options}
         if "generator" in item.options:
-            generator = torch.Generator().manual_seed(derive_seed(seed, item.stream + purpose))
-            keywords.setdefault("generator", generator)
+            keywords.setdefault("generator", make_generator(seed, item.stream + purpose))
         return item(
             ready.network_for(item),
             samples,
@@ -171,7 +170,8 @@ def select_measures(
     return [
         item
         for item in known
-        if item.applies_to(samples, has_initial=has_initial, has_history=has_history)
+        if not item.lacking(has_initial=has_initial, has_history=has_history)
+        and not item.unsuitable(samples)
     ]
 
 
@@ -184,11 +184,7 @@ def select_applicable(
     chosen = []
     reasons = {}
     for item in list_measures().values():
-        missing = ""
-        if "initial" in item.needs and not has_initial:
-            missing = "needs the weights before training; pass initial_state=, a copy.deepcopy of network.state_dict()"
-        elif "history" in item.needs and not has_history:
-            missing = "needs the training history; pass history=, one mapping per epoch with its train_loss"
+        missing = item.lacking(has_initial=has_initial, has_history=has_history)
         if names is None and (missing or not item.default):
             continue
         if missing := missing or ready.inapplicable_reason(item):
@@ -355,16 +351,14 @@ def _evaluate_all(
                 unmeasured |= {each.name: STOPPED for each in items[i:]}
                 interrupted = True
                 break
-            except BudgetSpent as error:
-                first_error = first_error or error
-                unmeasured[item.name] = reason(error)
             except Exception as error:  # the readings of other measures must survive it
-                shape = list(subject.samples.inputs.shape)
-                error.add_note(
-                    f"while measuring {item.name} of {type(subject.bare).__name__} on {shape}"
-                )
-                if strict:
-                    raise
+                if not isinstance(error, BudgetSpent):
+                    shape = list(subject.samples.inputs.shape)
+                    error.add_note(
+                        f"while measuring {item.name} of {type(subject.bare).__name__} on {shape}"
+                    )
+                    if strict:
+                        raise
                 first_error = first_error or error
                 unmeasured[item.name] = reason(error)
             bar.advance(costs[i])

@@ -13,23 +13,22 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.samples import slices
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
 from gapscope.inspection.computed_weights import with_plain_weights
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.independence import check_sample_independence, highest_precision_dtype
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import (
+    DEFAULT_CHUNK_SIZE,
     as_real,
     checked_outputs,
     device_of,
     measurement_mode,
     prepare_inputs,
-    samples_per_pass,
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels
-from gapscope.measures._gradients import Tensors, samples_on_device, trainable
+from gapscope.measures._gradients import Tensors, in_passes, samples_on_device, trainable
 from gapscope.measures._weights import check_operators
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -210,27 +209,21 @@ def fisher_rao_norm(
     Raises:
         NotMeasurable: The network has no trainable parameters.
     """
-    total = 0.0
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
         samples = samples_on_device(network, x, y)
-        x = samples.inputs
-        labels = samples.targets
-        assert labels is not None
-        check_sample_independence(network, x[:64])
+        check_sample_independence(network, samples.inputs[:64])
         parameters = trainable(network)
         direction = [as_real(parameter.detach()) for parameter in parameters]
 
         def loss_changes(part: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
-            outputs = checked_outputs(network(part), len(part))
+            outputs = checked_outputs(network(part.clone()), len(part))
             # <theta, grad l> = dl/df . (J theta)
             along = _output_change(outputs, parameters, direction).double()
             outputs = outputs.detach().double().requires_grad_()
             (by_outputs,) = torch.autograd.grad(sample_losses(outputs, labels).sum(), outputs)
             return (by_outputs * along).sum(1)
 
-        chunk_size = samples_per_pass(
-            network, x, chunk_size, one_pass=lambda first: loss_changes(first, labels[: len(first)])
+        changes = in_passes(
+            loss_changes, network, chunk_size, samples.inputs, samples.y, at_most=DEFAULT_CHUNK_SIZE
         )
-        for part in slices(len(x), chunk_size):
-            total += loss_changes(x[part].clone(), labels[part]).square().sum().item()
-    return Estimate(total / len(x))
+    return Estimate(changes.square().sum().item() / len(x))

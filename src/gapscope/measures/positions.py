@@ -268,23 +268,13 @@ def feature_scores(
     return scores
 
 
-def _own_accuracy(prepared: Ready) -> float:
-    """Return the accuracy of the network's own outputs at the labelled positions (0 if they do not fit)."""
-    if prepared.mismatch:
-        return 0.0
-    return evaluate(prepared.network, prepared.samples)["accuracy"]
-
-
 def require_scores(scores: Mapping[str, Tensor], samples: Samples) -> None:
     """Raise InvalidInput if no method predicts the positions."""
     if not scores:
         advice = "Pass a network, or features."
         if samples.unsettled is not None:
-            advice = (
-                f'{advice} If the targets are no classes, pass gs.Samples(x, y, task="regression").'
-            )
-        if samples.unsettled is not None:
             check_none_missing(samples.unsettled)
+            advice += ' If the targets are no classes, pass gs.Samples(x, y, task="regression").'
         raise InvalidInput(
             "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features [n, ..., d]; "
             f"got inputs {list(samples.inputs.shape)}. {advice}"
@@ -358,7 +348,9 @@ def position_scores(
         float((part.argmax(1) == positions.labels).double().mean()) for part in scores.values()
     ]
     without = max([most_frequent, *known])
-    own = _own_accuracy(network)
+    own = 0.0  # outputs that do not fit the labels predict none
+    if not network.mismatch:
+        own = evaluate(network.network, network.samples)["accuracy"]
     # positions of a sample are not independent: as few as there are samples, or groups
     n_independent = len(positions.held_out.unique())
     if own > wilson_interval(without, n_independent, 0.99)[1]:

@@ -22,6 +22,7 @@ from torch import nn
 from gapscope.base.arguments import check_arguments
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_choice, describe_value, did_you_mean
+from gapscope.base.foreign_data import no_labels_message
 from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
 from gapscope.base.targets import require_labels
@@ -127,30 +128,36 @@ class Measure:
             p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NEEDS
         )
 
-    def task_reason(self, kind: str) -> str:
-        """Return why the measure has no value for targets of this kind (empty if it has one).
+    def lacking(self, *, has_initial: bool, has_history: bool = False) -> str:
+        """Return what the measure needs beside data, and is not there (empty if nothing).
 
         Args:
-            kind: Kind of targets, see `gapscope.base.task`.
+            has_initial: Whether there is a state dictionary before training.
+            has_history: Whether there is a training history.
         """
-        if kind in self.tasks:
+        if "initial" in self.needs and not has_initial:
+            return "needs the weights before training; pass initial_state=, a copy.deepcopy of network.state_dict()"
+        if "history" in self.needs and not has_history:
+            return "needs the training history; pass history=, one mapping per epoch with its train_loss"
+        return ""
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether the measure needs labels or other targets."""
+        return not {"targets", "labels"}.isdisjoint(self.needs)
+
+    def unsuitable(self, samples: Samples) -> str:
+        """Return why the measure has no value for these targets (empty if it has one).
+
+        Args:
+            samples: Data, with or without targets.
+        """
+        if not self.needs_targets:
             return ""
-        return REASONS[kind]
-
-    def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
-        """Return whether all data that the measure needs are available.
-
-        Args:
-            samples: Inputs, with or without targets.
-            has_initial: Whether the state before training is known.
-            has_history: Whether the history of the training run is known.
-        """
-        needs_targets = bool({"targets", "labels"} & set(self.needs))
-        return (
-            (not needs_targets or samples.kind in self.tasks)
-            and ("initial" not in self.needs or has_initial)
-            and ("history" not in self.needs or has_history)
-        )
+        if samples.targets is None:
+            names = samples.form and samples.form.names
+            return no_labels_message(names or (), "").strip(" .")
+        return "" if samples.kind in self.tasks else REASONS[samples.kind]
 
     def check_options(self, options: Iterable[str]) -> None:
         """Raise InvalidInput, with the nearest valid name, for an unknown keyword option.
@@ -171,18 +178,13 @@ class Measure:
     ) -> Readings:
         """Measure a network and return one reading per number."""
         self.check_options(options)
-        if not self.applies_to(
-            samples, has_initial=initial_state is not None, has_history=bool(history)
-        ):
-            raise InvalidInput(
-                f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
-                f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
-                f"{' and history=one mapping per epoch, as training returns it' if 'history' in self.needs else ''}."
-            )
+        lacking = self.lacking(has_initial=initial_state is not None, has_history=bool(history))
+        if reason := lacking or self.unsuitable(samples):
+            raise InvalidInput(f"{self.name} {reason}.")
         arguments = []
         if "inputs" in self.needs:
             arguments = [samples.inputs]
-        if {"targets", "labels"} & set(self.needs):
+        if self.needs_targets:
             arguments.append(samples.y)
         if "initial" in self.needs:
             options["initial_state"] = initial_state
@@ -267,41 +269,29 @@ def check_numbers(name: str, y: Any) -> None:
         )
 
 
-def _with_checked_arguments(
-    name: str, function: Function, needs: Sequence[str], tasks: tuple[str, ...]
-) -> Function:
+def _with_checked_arguments(name: str, function: Function, tasks: tuple[str, ...]) -> Function:
     """Return the function with a check of network, inputs and targets, for calls without `gapscope.measure`."""
-
-    def tensor(value: Any, read: Any) -> Any:
-        # several inputs are packed in one tensor, which is not what the function takes
-        if isinstance(value, torch.Tensor | tuple) or is_mapping(value):
-            return value
-        return read
+    signature = inspect.signature(function)
 
     @wraps(function)
-    def of_network(network: nn.Module, *arguments: Any, **options: Any) -> Any:
+    def checked(network: nn.Module, *arguments: Any, **options: Any) -> Any:
         check_module(network)
-        return function(network, *arguments, **options)
+        call = signature.bind(network, *arguments, **options)
+        given = call.arguments
+        if "x" in given:
+            check_numbers(name, given.get("y"))
+            # which raises for unusable inputs and targets
+            samples = Samples(given["x"], given.get("y"), notes=())
+            if "y" in given and "regression" not in tasks:
+                require_labels(samples, name, kinds=tasks)
+            for key, read in {"x": samples.inputs, "y": samples.targets}.items():
+                # several inputs are packed in one tensor, which is not what the function takes
+                is_taken = isinstance(given.get(key), torch.Tensor | tuple | None)
+                if not is_taken and not is_mapping(given[key]):
+                    given[key] = read
+        return function(*call.args, **call.kwargs)
 
-    @wraps(function)
-    def of_inputs(network: nn.Module, x: Any, *arguments: Any, **options: Any) -> Any:
-        check_module(network)
-        return function(network, tensor(x, Samples(x).inputs), *arguments, **options)
-
-    @wraps(function)
-    def of_targets(network: nn.Module, x: Any, y: Any, *arguments: Any, **options: Any) -> Any:
-        check_module(network)
-        check_numbers(name, y)
-        samples = Samples(x, y, notes=())  # which raises for unusable inputs and targets
-        if "regression" not in tasks:
-            require_labels(samples, name, kinds=tasks)
-        inputs = tensor(x, samples.inputs)
-        targets = tensor(y, samples.targets)
-        return function(network, inputs, targets, *arguments, **options)
-
-    if "targets" in needs:
-        return of_targets
-    return of_inputs if "inputs" in needs else of_network
+    return checked
 
 
 @check_arguments
@@ -365,7 +355,7 @@ def register_measure(
             )
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
-        checked = _with_checked_arguments(key, function, needs, tasks)
+        checked = _with_checked_arguments(key, function, tasks)
         _MEASURES[key] = Measure(
             key,
             checked,

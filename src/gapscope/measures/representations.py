@@ -110,19 +110,15 @@ def neural_collapse(
         "within_over_between": _within_over_between(features - centres[rows], means),
         "unequal_norms": (norms.std(correction=0) / norms.mean()).item(),
         "unequal_angles": angles.mean().item(),
-        "centre_disagreement": (nearest != result.logits.argmax(1)).double().mean().item(),
     }
-    head = None
-    if isinstance(result.head, nn.Linear):
+    reasons = {}
+    if isinstance(result.head, nn.Linear) and result.head.weight.shape == means.shape:
         head = result.head.weight.detach().double().cpu()
-    if head is None or head.shape != means.shape:
-        return Scalars(
-            values, {"head_mismatch": "the last layer does not have one row of weights per class"}
-        )
-    values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
-    return Scalars(
-        {name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")}
-    )
+        values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
+    else:
+        reasons["head_mismatch"] = "the last layer does not have one row of weights per class"
+    values["centre_disagreement"] = (nearest != result.logits.argmax(1)).double().mean().item()
+    return Scalars(values, reasons)
 
 
 def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
@@ -252,15 +248,10 @@ def davies_bouldin(features: FeatureRows, y: Labels) -> float:
 def _pool(features: Tensor, module: nn.Module) -> FeatureRows:
     """Return flattened features, with feature maps max-pooled by at most 4 x 4."""
     if isinstance(module, _ConvNd):
-        dims = features.ndim - 2
-        pool = {
-            1: F.max_pool1d,
-            2: F.max_pool2d,
-            3: F.max_pool3d,
-        }
+        pools = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
         # 4 x 4, by judgment
         size = [min(4, length) for length in features.shape[2:]]
-        features = pool[dims](features, size)
+        features = pools[len(size) - 1](features, size)
     return features.flatten(1)
 
 

@@ -17,14 +17,14 @@ from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.loss_history import loss_history
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.targets import check_labels
-from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE, measurement_mode, samples_per_pass
+from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, features_of, forward_pass
 from gapscope.measures._gradients import (
+    batched_samples,
     loss_and_gradient,
     mean_gradient,
     norm_of,
     sample_square_norms,
-    samples_on_device,
     trainable,
 )
 from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
@@ -70,10 +70,7 @@ def gradient_disparity(
     size = min(batch_size, len(x) // batches)
     order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
     with measurement_mode(network) as network:
-        samples = samples_on_device(network, x, y)
-        at_once = samples_per_pass(
-            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
-        )
+        samples, at_once = batched_samples(network, x, y, chunk_size)
         parts = order[: batches * size].to(samples.inputs.device).split(size)
         leaves = trainable(network)
         gradients = [

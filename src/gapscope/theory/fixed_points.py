@@ -173,48 +173,41 @@ def dynamics_jacobian(
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)
     validate_order_parameters(gamma, overlap)
-    size = start_length(method, gamma, length)
+    length = start_length(method, gamma, length)
     cosine = as_numbers("overlap", overlap)
-    jacobian = _jacobian(gamma, cosine, size, student, learning_rate, zeta)
-    if method == "weight_norm":
-        return jacobian
-    # SGD moves gamma with L: its flow is the sum of rows gamma and L at L = gamma, and both columns act.
-    by_gamma = jacobian[:, 0] + jacobian[:, 2]
-    by_overlap = jacobian[:, 1]
-    by_both = np.column_stack([by_gamma, by_overlap])
-    return np.stack([by_both[0] + by_both[2], by_both[1]])
-
-
-def _jacobian(
-    gamma: float, overlap: Numbers, length: float, student: Student, rate: float, zeta: float
-) -> Float[np.ndarray, "3 3"]:
     active = activity(student)
-    outputs, _ = output_correlations(overlap, student)
-    outputs_slope, teacher_slope = correlation_slopes(overlap, student)
-    radial, i2, i3 = order_parameter_averages(as_numbers("gamma", gamma), overlap, student)
+    outputs, _ = output_correlations(cosine, student)
+    outputs_slope, teacher_slope = correlation_slopes(cosine, student)
+    radial, i2, i3 = order_parameter_averages(as_numbers("gamma", gamma), cosine, student)
     # Gradients by (gamma, R) of I1/gamma = c1 - h gamma, I2 = c3 + h gamma^2 - 2 gamma c1 and I3 = c3 - h gamma R,
     # where c1 and c3 depend on R alone.
     radial_by = np.array([-active, outputs_slope])
     i2_by = np.array([2 * active * gamma - 2 * outputs, teacher_slope - 2 * gamma * outputs_slope])
-    i3_by = np.array([-active * overlap, teacher_slope - active * gamma])
-    unit_gamma, unit_overlap = np.eye(2)  # gradients of gamma and R themselves
-    # The three flows of `order_parameter_flow`: dgamma/dt = rate (I1/gamma - zeta gamma), dL/dt = growth and
-    # dR/dt = rate torque / L^2 - R growth / L, where growth ~ L^-3 and torque does not depend on L.
-    growth = rate**2 * gamma**2 * i2 / (2 * length**3)
-    growth_by = rate**2 / (2 * length**3) * (gamma**2 * i2_by + 2 * gamma * i2 * unit_gamma)
-    torque = gamma * (i3 - overlap * radial)
-    torque_by = (i3 - overlap * radial) * unit_gamma + gamma * (
-        i3_by - overlap * radial_by - radial * unit_overlap
+    i3_by = np.array([-active * cosine, teacher_slope - active * gamma])
+    unit_gamma, unit_cosine = np.eye(2)  # gradients of gamma and R themselves
+    # The three flows of `order_parameter_flow`: dgamma/dt = learning_rate (I1/gamma - zeta gamma), dL/dt = growth and
+    # dR/dt = learning_rate torque / L^2 - R growth / L, where growth ~ L^-3 and torque does not depend on L.
+    growth = learning_rate**2 * gamma**2 * i2 / (2 * length**3)
+    growth_by = (
+        learning_rate**2 / (2 * length**3) * (gamma**2 * i2_by + 2 * gamma * i2 * unit_gamma)
+    )
+    torque = gamma * (i3 - cosine * radial)
+    torque_by = (i3 - cosine * radial) * unit_gamma + gamma * (
+        i3_by - cosine * radial_by - radial * unit_cosine
     )
     jacobian = np.zeros((3, 3))
-    jacobian[0, :2] = rate * (radial_by - zeta * unit_gamma)
+    jacobian[0, :2] = learning_rate * (radial_by - zeta * unit_gamma)
     jacobian[1, :2] = (
-        rate / length**2 * torque_by - (overlap * growth_by + growth * unit_overlap) / length
+        learning_rate / length**2 * torque_by - (cosine * growth_by + growth * unit_cosine) / length
     )
-    jacobian[1, 2] = -2 * rate * torque / length**3 + 4 * overlap * growth / length**2
+    jacobian[1, 2] = -2 * learning_rate * torque / length**3 + 4 * cosine * growth / length**2
     jacobian[2, :2] = growth_by
     jacobian[2, 2] = -3 * growth / length
-    return jacobian
+    if method == "weight_norm":
+        return jacobian
+    # SGD moves gamma with L: its flow is the sum of rows gamma and L at L = gamma, and both columns act.
+    both = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    return both.T @ (jacobian @ both)
 
 
 def batch_norm_gamma(batch_size: ArrayLike) -> Numbers:

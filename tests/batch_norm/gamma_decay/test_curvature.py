@@ -20,7 +20,6 @@ from gapscope.batch_norm.gamma_decay.curvature import (
     derivatives_along,
     hessian_directions,
     output_gradient,
-    output_hessian_factor,
     tapped_forward,
 )
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
@@ -39,6 +38,10 @@ def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
+def hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.stack([*hessian_directions(loss, outputs, targets, None)], 2)
+
+
 @pytest.mark.parametrize(
     ("loss", "labels"),
     [(sample_losses, True), (sample_losses, False), (own_cross_entropy, True), (quartic, False)],
@@ -46,7 +49,7 @@ def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.randint(0, 3, (6,)) if labels else torch.randn(6, 3, dtype=torch.float64)
-    factor = output_hessian_factor(loss, outputs, targets)
+    factor = hessian_factor(loss, outputs, targets)
     for i in range(6):
         dense = torch.autograd.functional.hessian(
             lambda o, i=i: loss(o[None], targets[i : i + 1])[0], outputs[i]
@@ -57,14 +60,11 @@ def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
 
 
 @pytest.mark.parametrize("loss", [sample_losses, own_cross_entropy])
-def test_directions_are_those_of_the_factor(loss: Loss) -> None:
+def test_random_directions_are_those_of_the_factor(loss: Loss) -> None:
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     targets = torch.randint(0, 3, (6,), generator=generator)
-    factor = output_hessian_factor(loss, outputs, targets)
-    torch.testing.assert_close(
-        torch.stack([*hessian_directions(loss, outputs, targets, None)], 2), factor
-    )
+    factor = hessian_factor(loss, outputs, targets)
     signs = torch.randint(0, 2, (4, 6, 3), generator=generator) * 2 - 1
     expected = torch.einsum("nkr,dnr->dnk", factor, signs.double())
     torch.testing.assert_close(
@@ -74,7 +74,7 @@ def test_directions_are_those_of_the_factor(loss: Loss) -> None:
 
 def test_factor_of_one_logit_of_two_classes() -> None:
     outputs = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]
-    factor = output_hessian_factor(sample_losses, outputs, torch.tensor([0, 1, 0, 1, 0, 1, 1]))
+    factor = hessian_factor(sample_losses, outputs, torch.tensor([0, 1, 0, 1, 0, 1, 1]))
     p = outputs.sigmoid()
     torch.testing.assert_close(factor[:, 0, 0].square(), (p * (1 - p))[:, 0])
 
@@ -84,7 +84,7 @@ def test_losses_are_checked() -> None:
     with pytest.raises(InvalidInput, match=r"per sample, shape \[4\]"):
         output_gradient(lambda o, t: (o - t).square().mean(), outputs, targets)
     with pytest.raises(InvalidInput, match="loss convex"):
-        output_hessian_factor(lambda o, t: o.cos().sum(1), torch.zeros(4, 2), targets)
+        hessian_factor(lambda o, t: o.cos().sum(1), torch.zeros(4, 2), targets)
 
 
 @pytest.mark.parametrize("make", [plain, Residual])

@@ -96,20 +96,8 @@ def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tenso
     return torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs)[0]
 
 
-def _is_softmax(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether the loss is the cross-entropy of the softmax of several outputs."""
-    return loss is sample_losses and not targets.is_floating_point() and outputs.shape[1] > 1
-
-
-def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
+def _hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
     r"""Return F with $F F^\top$ = Hessian of each sample's loss, convex in its own outputs."""
-    outputs = outputs.detach()
-    if _is_softmax(loss, outputs, targets):
-        # H = diag(p) - p p^T = F F^T with the columns sqrt(p_k) (e_k - p) of F
-        p = outputs.softmax(1)
-        return p.sqrt()[:, None, :] * (
-            torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None]
-        )
     outputs = outputs.double().requires_grad_()
     if targets.is_floating_point():
         targets = targets.double()
@@ -145,8 +133,9 @@ def hessian_directions(
     outputs = outputs.detach()
     if signs is not None:
         signs = signs.to(outputs)
-    if not _is_softmax(loss, outputs, targets):
-        factor = output_hessian_factor(loss, outputs, targets)
+    is_softmax = loss is sample_losses and not targets.is_floating_point() and outputs.shape[1] > 1
+    if not is_softmax:
+        factor = _hessian_factor(loss, outputs, targets)
         # E[(F z)(F z)^T] = F E[z z^T] F^T = F F^T
         yield from (
             factor.unbind(2)
@@ -154,14 +143,12 @@ def hessian_directions(
             else torch.einsum("nkr,dnr->dnk", factor, signs.to(factor))
         )
         return
-    # column by column: the factor of all samples takes n K^2 numbers
+    # H = diag(p) - p p^T = F F^T with the columns sqrt(p_k) (e_k - p) of F, one by one: all take n K^2 numbers
     p = outputs.softmax(1)
     root = p.sqrt()
     if signs is None:
-        for k in range(p.shape[1]):
-            unit = torch.zeros_like(p[:1])
-            unit[:, k] = 1
-            yield root[:, k : k + 1] * (unit - p)
+        for column, unit in zip(root.split(1, 1), torch.eye(p.shape[1]).to(p), strict=True):
+            yield column * (unit - p)
     else:
         for z in signs:
             yield root * z - p * (root * z).sum(1, keepdim=True)

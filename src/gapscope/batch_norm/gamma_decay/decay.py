@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -36,20 +36,6 @@ from gapscope.results.estimate import Estimate
 
 Curvature = Literal["gauss_newton", "squared_score"]
 Covariance = Literal["full", "diagonal"]
-
-
-def _directions(
-    loss: Loss, curvature: str, outputs: Tensor, y: Tensor, signs: Tensor | None
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield (index of the Monte Carlo sample, direction [n, K]).
-
-    The outer products of the directions sum to the Hessian by the outputs, with random `signs` on average.
-    """
-    if curvature == "squared_score":
-        yield 0, output_gradient(loss, outputs, y)
-        return
-    for number, direction in enumerate(hessian_directions(loss, outputs, y, signs)):
-        yield number if signs is not None else 0, direction
 
 
 class DecaySums:
@@ -134,8 +120,13 @@ class DecaySums:
             score = output_gradient(evaluation.loss, outputs, y)
             for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
                 sums[name].add(taps[name].normalized, by_gamma, by_beta)
-            chunk_signs = None if signs is None else signs[:, part]
-            for draw, direction in _directions(evaluation.loss, curvature, outputs, y, chunk_signs):
+            directions: Iterable[Tensor] = [score]
+            if curvature != "squared_score":
+                chunk_signs = None if signs is None else signs[:, part]
+                directions = hessian_directions(evaluation.loss, outputs, y, chunk_signs)
+            for number, direction in enumerate(directions):
+                # without random signs the directions of a sample make up one curvature
+                draw = 0 if signs is None else number
                 for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
                     sums[name].add_direction(draw, by_gamma, by_beta)
         return torch.cat(losses)

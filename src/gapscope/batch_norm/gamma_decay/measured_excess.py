@@ -281,19 +281,23 @@ def excess_of_population(
         last = ALL_LAYERS_FACTOR * len(batch_sizes) * passes * one_pass
         slowest = len(batch_sizes) * (passes + 2 * noise_draws) * one_pass
         in_order = [*decays[batch_sizes[0]]]
-        single = in_order if len(in_order) > 1 else []
+        # every layer alone, then all of several
+        groups = {name: [name] for name in in_order}
+        if len(in_order) > 1:
+            groups[ALL_LAYERS] = in_order
         rows: list[ExcessRow] = []
-        with progress("batch statistics", (len(single) + 1) * len(batch_sizes)) as bar:
-            for name in single:
-                is_affordable = budget.affords(slowest + last)
+        with progress("batch statistics", len(groups) * len(batch_sizes)) as bar:
+            for name, group in groups.items():
+                is_affordable = group == in_order or budget.affords(slowest + last)
                 before = budget.spent
                 for size in batch_sizes:
                     bar.step(f"{name} at {size}")
                     if is_affordable:
-                        if noise_draws:
+                        if noise_draws and name != ALL_LAYERS:
                             sampled[size][name] = sums.sampled(name, size, noise_draws, noise[size])
-                        measured = comparison.excess([name], size, passes, generator)
-                        decay = decays[size].with_sampled(sampled[size])[name]
+                        measured = comparison.excess(group, size, passes, generator)
+                        all_decays = decays[size].with_sampled(sampled[size])
+                        decay = all_decays.get(name, all_decays)
                         rows.append(ExcessRow(name, size, measured, decay.decay, decay.predicted))
                     else:
                         # drawn without a use, so that later batches do not depend on earlier layers
@@ -303,16 +307,4 @@ def excess_of_population(
                             pass
                     bar.advance()
                 slowest = max(slowest, budget.spent - before)
-            for size in batch_sizes:
-                bar.step(f"{ALL_LAYERS} at {size}")
-                if not single and noise_draws:
-                    sampled[size] = {
-                        name: sums.sampled(name, size, noise_draws, noise[size])
-                        for name in in_order
-                    }
-                measured = comparison.excess(in_order, size, passes, generator)
-                decay = decays[size].with_sampled(sampled[size])
-                name = ALL_LAYERS if single else in_order[0]
-                rows.append(ExcessRow(name, size, measured, decay.decay, decay.predicted))
-                bar.advance()
     return BatchNormExcess(rows)

@@ -13,7 +13,6 @@ from torch.nn.utils.parametrize import is_parametrized
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.inspection.hooks import Weighted, forward_hooks
 from gapscope.inspection.outputs import prepare_inputs
 
@@ -92,12 +91,10 @@ def initialize_from_data(
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
         is_linear = isinstance(layer, nn.Linear)
-        if is_linear:
-            by_channel = outputs.flatten(0, -2).T
-        else:
-            by_channel = outputs.transpose(0, 1).flatten(1)
-        mean = by_channel.mean(1)
-        deviation = by_channel.std(1, unbiased=False)
+        channels = -1 if is_linear else 1
+        rows = outputs.movedim(channels, -1)
+        mean = rows.flatten(0, -2).mean(0)
+        deviation = rows.flatten(0, -2).std(0, unbiased=False)
         deviation = torch.where(deviation > 0, deviation, 1.0)
         length = layer.parametrizations.weight.original0
         length.div_(deviation.view_as(length))
@@ -105,10 +102,7 @@ def initialize_from_data(
             mean = torch.zeros_like(mean)
         else:
             layer.bias.copy_(-mean / deviation)
-        if not is_linear:
-            mean = per_channel(mean, outputs)
-            deviation = per_channel(deviation, outputs)
-        return (outputs - mean) / deviation
+        return ((rows - mean) / deviation).movedim(-1, channels)
 
     with torch.no_grad():
         for layer in layers.values():
