@@ -265,7 +265,7 @@ def test_a_path_or_code_per_row_makes_no_copy_another_row(column: list[str], n_c
     result = gs.check(None, frame, target="y", only=["GS101"])
     evidence = (*result.findings, *result.fine)[0].evidence
     assert evidence.startswith(f"{n_copies} of 60 samples")
-    is_left_out = "m: left out when copies" in " ".join(result.notes)
+    is_left_out = "m: omitted when copies" in " ".join(result.notes)
     assert is_left_out == (n_copies > 0 and len(set(column)) == 60)
 
 

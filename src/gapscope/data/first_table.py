@@ -158,7 +158,7 @@ def encode_first(
     codes = [name for name in (*paths, *unique) if are_codes(plain[name])]
     if codes:
         notes.append(
-            f"{_listed(codes)}: left out when copies are looked for, since every row has its own value."
+            f"{_listed(codes)}: omitted when copies are looked for, since every row has its own value."
         )
     dropped = tuple(str(name) for name in (*unread, *unique) if name not in codes)
     encoded.attrs[KEY] = TableEncoding(

@@ -67,6 +67,20 @@ class LeakingColumns:
         return 0.0 if self.others is None else max(self.score - self.others, 0.0)
 
 
+@dataclass
+class _Judged:
+    """A column or category of a table, and what its values, or their gaps, predict alone."""
+
+    title: str
+    indices: tuple[int, ...]
+    values: Columns
+    score: float
+
+
+def _score(column: _Judged) -> float:
+    return column.score
+
+
 def name_columns(known: Sequence[str], columns: Sequence[int]) -> str:
     """Return the names of the first columns, or their numbers, and how many more there are.
 
@@ -308,88 +322,98 @@ def find_leaking_columns(
         gaps: Names of columns with missing values, and whether each sample lacks one: that alone may give the label
             away, such as a date that one class has.
     """
-    x = samples.inputs.double().cpu()
-    rows = torch.linspace(0, len(x) - 1, min(len(x), MAX_EXACT), dtype=torch.float64).round().long()
-    x = x[rows]
+    rows = (
+        torch.linspace(0, len(samples) - 1, min(len(samples), MAX_EXACT), dtype=torch.float64)
+        .round()
+        .long()
+    )
+    x = samples.inputs.cpu()[rows].double()
     targets = samples.y.cpu()[rows]
-    if not samples.is_classification:
+    is_regression = not samples.is_classification
+    if is_regression:
         targets = targets.double().flatten()
-    known = [indices for _, indices in sources] or [(i,) for i in range(x.shape[1])]
-    columns = _candidates(x, known)
-    names = {indices: name for name, indices in sources}
     missing = {
-        indices: torch.tensor(gaps[name])[rows, None].double()
-        for indices, name in names.items()
-        if len(gaps.get(name, ())) == len(samples)
+        name: torch.tensor(lacks)[rows, None].double()
+        for name, lacks in gaps.items()
+        if len(lacks) == len(samples)
     }
-    scores = [_alone(x[:, list(indices)], targets) for indices in columns]
-    by_gaps: set[tuple[int, ...]] = set()
-    for k, indices in enumerate(columns):
-        if indices not in missing:
-            continue
-        score = _alone(missing[indices], targets)
-        if score > scores[k]:
-            scores[k] = score
-            by_gaps.add(indices)
-
-    def values_of(indices: tuple[int, ...]) -> Columns:
-        return missing[indices] if indices in by_gaps else x[:, list(indices)]
-
-    kept = torch.arange(len(x))
+    judged = _judged(x, targets, sources, missing, samples.columns)
     least = least_score(targets)
-    if max(scores) >= least:
-        kept = different_rows(x, targets if samples.is_classification else None)
-        copies = [columns[i] for i, score in enumerate(scores) if score >= least]
+    leaking = [column for column in judged if column.score >= least]
+    kept = every = torch.arange(len(x))
+    if leaking:
+        kept = different_rows(x, None if is_regression else targets)
         if len(kept) < MIN_DIFFERENT:
-            if not any(_is_copy(values_of(indices), targets) for indices in copies):
+            if not any(_is_copy(column.values, targets) for column in leaking):
                 reason = (
                     f"needs {MIN_DIFFERENT} different rows; {len(kept)} are no copies of others"
                 )
-                return LeakingColumns("", max(scores), reason=reason)
-            kept = torch.arange(len(x))  # the label is a copy of itself in any rows
-        for k, indices in enumerate(columns):
-            if len(kept) < len(x) and scores[k] >= least:
-                scores[k] = min(scores[k], _alone(values_of(indices)[kept], targets[kept]))
-    best = max(range(len(columns)), key=scores.__getitem__)
-    chosen = [i for i, score in enumerate(scores) if score >= least]
-    singles = {columns[i][0] for i in chosen if len(columns[i]) == 1}
-    # columns of which one suffices
-    chosen = [i for i in chosen if len(columns[i]) == 1 or not singles & set(columns[i])] or [best]
-
-    def title(indices: tuple[int, ...]) -> str:
-        if indices in by_gaps:
-            return f"column {names[indices]}, by its missing values,"
-        if indices in names:
-            return f"column {names[indices]}"
-        listed = name_columns(samples.columns, indices)
-        if len(indices) == 1:
-            return f"column {listed}"
-        return f"columns {listed} together"
-
-    evidence = _describe([title(columns[i]) for i in chosen], min(scores[i] for i in chosen))
-    evidence += " of the labels" if samples.is_classification else " of the variance of the target"
-    if scores[best] < least:
-        return LeakingColumns(evidence, scores[best])
-    if 2 * len(kept) < len(x):  # through their copies, all others would predict the label as well
-        x = x[kept]
-        targets = targets[kept]
-        missing = {indices: values[kept] for indices, values in missing.items()}
-    dropped = {k for i in chosen for k in columns[i]}
-    others = predict_from(x[:, [k for k in range(x.shape[1]) if k not in dropped]], targets)
-    evidence += f", all others together {percent(others)}"
+                return LeakingColumns("", max(leaking, key=_score).score, reason=reason)
+            kept = every  # the label is a copy of itself in any rows
+        for column in leaking:
+            column.score = min(column.score, _alone(column.values[kept], targets[kept]))
+    best = max(judged, key=_score)
+    chosen = _of_which_one_suffices([column for column in judged if column.score >= least])
+    noun = "target" if is_regression else "label"
+    of_what = "variance of the target" if is_regression else "labels"
+    evidence = f"{_describe(chosen or [best])} of the {of_what}"
+    if not chosen:
+        return LeakingColumns(evidence, best.score)
+    if 2 * len(kept) >= len(x):  # else, through their copies, all others would predict the label
+        kept = every
+    dropped = {k for column in chosen for k in column.indices}
+    rest = [k for k in range(x.shape[1]) if k not in dropped]
+    others = predict_from(x[kept][:, rest], targets[kept])
+    together = f"all others together {percent(others)}"
+    result = LeakingColumns(f"{evidence}, {together}", best.score, others)
     # other columns that predict the label well do not excuse one that is the label
-    copies = [i for i in chosen if _is_copy(values_of(columns[i]), targets)]
-    result = LeakingColumns(evidence, scores[best], others)
+    copies = [column for column in chosen if _is_copy(column.values[kept], targets[kept])]
     if result.is_leak or not copies:
         return result
-    noun = "label" if samples.is_classification else "target"
-    evidence = _describe([title(columns[i]) for i in copies], 1.0)
-    evidence += f" of the {noun}s, as a copy of the {noun} (all others together {percent(others)})"
-    return LeakingColumns(evidence, scores[best], others, is_copy=True)
+    evidence = f"{_describe(copies, 1.0)} of the {noun}s, as a copy of the {noun} ({together})"
+    return LeakingColumns(evidence, best.score, others, is_copy=True)
 
 
-def _describe(titles: list[str], score: float) -> str:
-    """Return which columns predict how much."""
+def _judged(
+    x: Columns,
+    targets: Targets,
+    sources: Sequence[Source],
+    missing: Mapping[str, Columns],
+    known: Sequence[str],
+) -> list[_Judged]:
+    """Return what each column and category predicts alone, by its values or by those that are missing."""
+    names = {indices: name for name, indices in sources}
+    result: list[_Judged] = []
+    for indices in _candidates(x, list(names) or [(i,) for i in range(x.shape[1])]):
+        listed = names.get(indices, name_columns(known, indices))
+        is_one = len(indices) == 1 or indices in names
+        title = f"column {listed}" if is_one else f"columns {listed} together"
+        values = x[:, list(indices)]
+        column = _Judged(title, indices, values, _alone(values, targets))
+        gaps = missing.get(names.get(indices, ""))
+        if gaps is not None:
+            by_gaps = _Judged(
+                f"{title}, by its missing values,", indices, gaps, _alone(gaps, targets)
+            )
+            column = max(column, by_gaps, key=_score)
+        result.append(column)
+    return result
+
+
+def _of_which_one_suffices(columns: list[_Judged]) -> list[_Judged]:
+    """Return the columns without categories of which one column alone is among them."""
+    singles = {column.indices for column in columns if len(column.indices) == 1}
+    return [
+        column
+        for column in columns
+        if len(column.indices) == 1 or not singles & {(k,) for k in column.indices}
+    ]
+
+
+def _describe(columns: list[_Judged], score: float | None = None) -> str:
+    """Return which columns predict how much, by default the least of them."""
+    titles = [column.title for column in columns]
+    score = min(map(_score, columns)) if score is None else score
     if len(titles) > 1:
         if len(titles) > MAX_NAMES:
             titles = [*titles[:MAX_NAMES], f"{len(titles) - MAX_NAMES} more"]
