@@ -16,7 +16,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
 from gapscope.base.loss_history import loss_history
-from gapscope.base.samples import as_samples, with_task
+from gapscope.base.samples import Samples, as_samples, with_task
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.checks.account import cap_costs, order_findings
@@ -293,29 +293,16 @@ def _make_context(
         data, test, notes = encode_inputs(data, test, reads_amounts=module is None)
         module, contents = unwrap_estimator(network, data)
     table: Any = {"unseen": unseen_values(test), "sources": source_columns(data)}
-    is_usable = isinstance(module, nn.Module) and not has_diverged(module)
-    if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
-        if isinstance(data, nn.Module) or is_estimator(data):
-            raise InvalidInput(
-                f"Got {type(network).__name__} as the network and {type(data).__name__} as the data; the network comes "
-                "first. Call check(network, data), or return the network first."
-            )
-        ready(network, data)  # raises the error for what is no network
+    _refuse_what_is_no_network(network, module, data)
     if is_raw and module is network:
         refuse_words(network, data)
-    prepared = ready(network, data, needs=("outputs",)) if is_usable else None
-    if prepared is None:
-        given = as_samples(contents, is_exact=not isinstance(module, nn.Module))
+    prepared = None
+    if isinstance(module, nn.Module) and not has_diverged(module):
+        prepared = ready(network, data, needs=("outputs",))
+        given = replace(prepared.samples, notes=(*prepared.notes, *notes))
     else:
-        given = prepared.samples
-    if not isinstance(module, nn.Module):
-        given = settle_integers(given, are_numbers=module is not None)
-    if is_estimator(module):
-        is_regressor = estimator_task(module, given.targets) == "regressor"
-        if given.kind == "classification" and is_regressor:
-            given = with_task(given, "regression")  # integers
-    read = given.notes if prepared is None else prepared.notes
-    given = replace(given, notes=(*read, *notes))
+        given = _without_outputs(module, contents)
+        given = replace(given, notes=(*given.notes, *notes))
     table["gaps"] = {name: list(given.per_sample(gaps)) for name, gaps in source_gaps(data).items()}
     table["texts"] = {
         name: list(given.per_sample(texts)) for name, texts in source_texts(raw).items()
@@ -328,40 +315,51 @@ def _make_context(
         raise InvalidInput(f"check needs two samples or more; got {n}. Pass more samples.")
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     if prepared is not None:
-        if initial_state is None:
-            initial = None
-        else:
-            initial = _checked_initial_state(prepared.bare, initial_state)
+        table["initial_state"] = _checked_initial_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
-        context = Context(part, samples, indices, initial_state=initial, given=given, **table)
+        context = Context(part, samples, indices, given=given, **table)
         if test is None:
             return context
         second = prepared.adapt(test)
         return replace(context, test=second.samples, test_network=second.network)
-    if test is None:
-        held_out = None
-    else:
-        held_out = as_second(test, samples, "test")
+    held_out = None if test is None else as_second(test, samples, "test")
     given, held_out = number_classes(given, held_out)
-    samples = replace(given, rows=None, n_rows=0)
     if is_estimator(module):
-        scores = EstimatorScores(module, raw, given, raw_test, held_out)
-        return Context(
-            None, samples, indices, estimator=scores, test=held_out, given=given, **table
+        table["estimator"] = EstimatorScores(module, raw, given, raw_test, held_out)
+    elif module is not None:
+        table["diverged"] = module
+        table["initial_state"] = _checked_initial_state(module, initial_state)
+    samples = replace(given, rows=None, n_rows=0)
+    return Context(None, samples, indices, test=held_out, given=given, **table)
+
+
+def _refuse_what_is_no_network(network: Any, module: Any, data: Any) -> None:
+    """Raise InvalidInput for what is no network, no estimator and not None, such as exchanged arguments."""
+    if module is None or isinstance(module, nn.Module) or is_estimator(module):
+        return
+    if isinstance(data, nn.Module) or is_estimator(data):
+        raise InvalidInput(
+            f"Got {type(network).__name__} as the network and {type(data).__name__} as the data; the network comes "
+            "first. Call check(network, data), or return the network first."
         )
-    if initial_state is None or not isinstance(module, nn.Module):
-        state = None
-    else:
-        state = _checked_initial_state(unwrapped(module), initial_state)
-    return Context(
-        None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given, **table,
-    )  # fmt: skip
+    ready(network, data)  # raises the error
+
+
+def _without_outputs(module: Any, contents: Any) -> Samples:
+    """Return the samples of an estimator, of a network that diverged, or of the data alone."""
+    if isinstance(module, nn.Module):
+        return as_samples(contents)
+    given = settle_integers(as_samples(contents, is_exact=True), are_numbers=module is not None)
+    if module is None or given.kind != "classification":
+        return given
+    is_regressor = estimator_task(module, given.targets) == "regressor"
+    return with_task(given, "regression") if is_regressor else given  # integers
 
 
 def _checked_initial_state(
-    network: nn.Module, initial_state: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return the initial state with the keys of the network's own.
+    network: nn.Module, initial_state: Mapping[str, Tensor] | None
+) -> dict[str, Tensor] | None:
+    """Return the initial state with the keys of the network's own; None without one.
 
     The tensors of `network.state_dict()` are those of the network: without a clone, training changes them too, and a
     trained network would be judged as an untrained one.
@@ -369,6 +367,9 @@ def _checked_initial_state(
     Raises:
         InvalidInput: It is of another network, or no copy.
     """
+    if initial_state is None:
+        return None
+    network = unwrapped(network)
     state = matching_state(network, initial_state)
     # frozen parameters and buffers of whole numbers may be shared
     shared = [
