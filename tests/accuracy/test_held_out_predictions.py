@@ -634,3 +634,18 @@ def test_targets_that_the_outputs_do_not_fit_are_refused(is_several: bool) -> No
     targets = x[:, :2] > 0 if is_several else (torch.arange(60) % 3).double()
     with pytest.raises(InvalidInput, match="output"):
         gs.out_of_sample(torch.nn.Linear(4, 3), (x, targets))
+
+
+@pytest.mark.parametrize("source", [None, Ridge()], ids=["kernel", "estimator"])
+def test_predicted_targets_have_the_names_of_their_columns(source: Any) -> None:
+    frame = pandas.DataFrame(X[:60], columns=list("abcde"))
+    one, two = frame["a"] + 0.1, frame[["a", "b"]]
+    for y, names in ((one, ["a"]), (frame[["a"]], ["a"]), (two, ["a", "b"])):
+        result = gs.out_of_sample(source, (frame, y))
+        assert list(result.to_pandas()) == [*names, *(f"given {name}" for name in names)]
+    for y in (one.to_numpy(), two.to_numpy(), pandas.DataFrame(two.to_numpy())):
+        assert gs.out_of_sample(source, (frame, y)).target_names == ()
+    classes = gs.out_of_sample(
+        LogisticRegression() if source else None, (X, pandas.Series(Y, name="kind"))
+    )
+    assert list(classes.to_pandas()) == ["0", "1", "2", "given label"]

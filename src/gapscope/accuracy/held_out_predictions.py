@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.held_out_positions import hold_out_positions
-from gapscope.accuracy.held_out_result import HeldOutPredictions
+from gapscope.accuracy.held_out_result import HeldOutPredictions, target_names
 from gapscope.accuracy.held_out_sources import (
     Held,
     best_kernel,
@@ -142,6 +142,7 @@ def out_of_sample(
     check_no_run(source)
     check_sample_order(data, source, "features")
     check_sample_order(data, groups, "groups")
+    passed = data
     source = as_frame(source)
     if is_estimator(source) and (cost >= 2 or not _holds_trained_network(source)):
         return _of_estimator(source, data, groups, cost, seed)
@@ -208,6 +209,8 @@ def out_of_sample(
                 f"an estimator; got {describe_source(source)}"
             )
     names = samples.class_names or samples.target_columns or tuple(range(n_classes))
+    if samples.kind == "regression":
+        names = samples.named_targets or target_names(passed)
     samples = replace(samples, notes=(*samples.notes, *_note_on_unused_numbers(samples, n_classes)))
     result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
     if samples.rows is None:
@@ -369,7 +372,7 @@ def _of_estimator(
             f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
         )
     block, numbers = _groups(rows.per_row(groups), n)
-    classes: tuple[Any, ...] = ()
+    classes: tuple[Any, ...] = target_names(data)
     n_classes = 0
     if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
         n_classes = truth.shape[1]
@@ -394,10 +397,7 @@ def _of_estimator(
         number = int(cost) if cost >= 2 else N_FOLDS
         number = min(number, int(numbers.max()) + 1)
         held = estimator_folds(estimator, x, truth, n_classes, number, numbers, seed)
-    if n_classes:
-        targets = truth
-    else:
-        targets = truth.astype(float).reshape(n, -1)
+    targets = truth if n_classes else truth.astype(float).reshape(n, -1)
     notes = rows.notes
     if block is not None and is_classifier:
         notes += lone_classes_note(tensor_of(truth), block, classes)
@@ -415,7 +415,7 @@ def _result(
     has_groups: bool,
     notes: tuple[str, ...],
 ) -> HeldOutPredictions:
-    """Return the result with its score and interval."""
+    """Return the result with its score and interval; `classes` are the names of the targets of regression."""
     predictions = held.predictions.double().numpy()
     is_regression = targets.dtype.kind == "f"
     if is_regression:
@@ -454,6 +454,7 @@ def _result(
         predictions=predictions,
         targets=targets,
         classes=() if is_regression else classes,
+        target_names=classes if is_regression and len(classes) == targets.shape[1] else (),
         method=held.method,
         cost=held.cost,
         score=score,

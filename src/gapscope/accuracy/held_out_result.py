@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gapscope.base.arrays import tensor_of
+from gapscope.base.columns import column_names
+from gapscope.base.foreign_data import as_frame
+from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.labels.prediction_columns import GIVEN, free_name, given_names
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import percent
@@ -22,6 +25,18 @@ from gapscope.statistics.calibration import (
 
 if TYPE_CHECKING:
     import pandas
+
+
+def target_names(data: Any) -> tuple[str, ...]:
+    """Return the names of the columns of the targets in a pair (x, y); empty for numbers and without names.
+
+    Args:
+        data: Data as passed.
+    """
+    targets = as_frame(data[1]) if is_list_or_tuple(data) and len(data) == 2 else None
+    name = getattr(targets, "name", None)
+    names = column_names(targets) or (() if name is None else (str(name),))
+    return () if names == tuple(map(str, range(len(names)))) else names
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -49,6 +64,7 @@ class HeldOutPredictions(Answer):
         cost: Training runs that it took, in multiples of one on all samples.
         calibration: Map from held-out scores to probabilities, fitted to them; None for probabilities that were taken
             as they are.
+        target_names: Names of the K columns of regression targets; empty if they have none.
         groups: Number of groups that were held out together; None if every sample was held out alone or in a random
             fold.
         rows: Row number of each sample in the data that were passed, if rows were omitted; else None.
@@ -62,6 +78,7 @@ class HeldOutPredictions(Answer):
     method: str
     cost: float
     calibration: Calibration | None = None
+    target_names: tuple[str, ...] = ()
     groups: int | None = None
     rows: np.ndarray | None = None
     positions: np.ndarray | None = None
@@ -113,7 +130,7 @@ class HeldOutPredictions(Answer):
         """
         import pandas
 
-        names = [str(name) for name in self.classes] or [
+        names = [str(name) for name in self.classes or self.target_names] or [
             f"target {i}" for i in range(self.predictions.shape[1])
         ]
         table = pandas.DataFrame(self.predictions, columns=names, index=self.rows)

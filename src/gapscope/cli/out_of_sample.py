@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.cli.arguments import read_source
 from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
@@ -34,20 +33,17 @@ def _rows(result: HeldOutPredictions) -> list[dict[str, Any]]:
     ]
 
 
-def _write(result: HeldOutPredictions, path: Path, name: Any = None) -> None:
+def _write(result: HeldOutPredictions, path: Path) -> None:
     """Write a CSV file: row number, a column per class or target, and the given label or targets.
 
     Args:
         result: The predictions.
         path: The file.
-        name: Name of the column of the labels or of one target; None for none.
     """
-    from gapscope.labels.prediction_columns import free_name, given_names
+    from gapscope.labels.prediction_columns import free_name
     from gapscope.results.csv_files import write_csv
 
     table = result.to_pandas()
-    if result.task == "regression" and name is not None and result.predictions.shape[1] == 1:
-        table.columns = [str(name), *given_names([str(name)])]
     if result.positions is None:
         table.insert(0, free_name("sample", list(table)), table.index)
     write_csv(path, table)
@@ -76,8 +72,7 @@ def out_of_sample(
         source, data, of_groups = read_source(target, column, groups, side)
         result = predict(source, data, groups=of_groups, seed=seed)
     if output is not None:
-        labels = data[1] if is_list_or_tuple(data) and len(data) == 2 else None
-        _write(result, output, getattr(labels, "name", None))
+        _write(result, output)
     if json:
         print_json({**result.to_dict(), "rows": _rows(result)})
     else:
