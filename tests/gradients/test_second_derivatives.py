@@ -220,3 +220,26 @@ def test_mixed_precision_keeps_torchs_derivative() -> None:
         assert not used(network, x)
         value = gs.GradientSimilarityPenalty(1.0)(network, x)
     assert gradient_of(value, network).isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("normalize", [gs.batch_norm.weight_normalize, torch.nn.utils.weight_norm])
+def test_the_gradient_through_weight_norm_is_that_of_the_value(normalize: Any) -> None:
+    torch.manual_seed(0)
+    first = normalize(nn.Linear(4, 5))
+    network = nn.Sequential(first, nn.Tanh(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    for penalty in (
+        gs.GradientSimilarityPenalty(1.0, method="exact"),
+        gs.penalties.LossGradientPenalty(1.0),
+    ):
+        v = list(first.parameters())[-1]
+        direction = torch.randn_like(v)
+        (gradient,) = torch.autograd.grad(penalty(network, x, y), v)
+        values = []
+        for step in (1e-5, -2e-5):  # torch's own second derivative takes |v| as a constant
+            v.data.add_(step * direction)
+            values.append(float(penalty(network, x, y).detach()))
+        v.data.add_(1e-5 * direction)
+        expected = (values[0] - values[1]) / 2e-5
+        assert float((gradient * direction).sum()) == pytest.approx(expected, rel=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -181,28 +182,41 @@ def per_sample_gradients(
     return [torch.stack(column, dim=1) for column in rows]
 
 
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Return g v / |v| like `torch._weight_norm`, whose second derivative wrongly takes |v| as a constant."""
+    return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
 @contextmanager
-def _without_fused_recurrence() -> Iterator[None]:
-    backends: list[Any] = [torch.backends.cudnn, torch.backends.mkldnn]
-    before = [backend.enabled for backend in backends]
+def _with_attributes(settings: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    before = [getattr(owner, name) for owner, name, _ in settings]
     try:
-        for backend in backends:
-            backend.enabled = False
+        for owner, name, value in settings:
+            setattr(owner, name, value)
         yield
     finally:
-        for backend, enabled in zip(backends, before, strict=True):
-            backend.enabled = enabled
+        for (owner, name, _), value in zip(settings, before, strict=True):
+            setattr(owner, name, value)
 
 
 @contextmanager
 def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Use only twice differentiable kernels in the body (attention, recurrent layers), also for a later backward."""
-    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
+    """Use only kernels with right second derivatives in the body, also for a later backward.
+
+    This concerns attention, recurrent layers and weight norm.
+    """
+    # the function of the same name hides the module of the older weight norm
+    older: Any = sys.modules["torch.nn.utils.weight_norm"]
+    settings = [(owner, "_weight_norm", _weight_norm) for owner in (torch, older)]
+    if any(isinstance(module, nn.RNNBase) for module in modules):
+        settings += [
+            (backend, "enabled", False) for backend in (torch.backends.cudnn, torch.backends.mkldnn)
+        ]
     with (
         exclusive(),
         stored_activations(),
         sdpa_kernel(SDPBackend.MATH),
-        _without_fused_recurrence() if recurrent else nullcontext(),
+        _with_attributes(settings),
     ):
         yield
 
