@@ -187,6 +187,11 @@ def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
     return calls
 
 
+def weighted_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
+    """Return the calls of linear and convolutional layers in one forward pass, in order."""
+    return [call for call in record_module_calls(network, x) if isinstance(call.module, Weighted)]
+
+
 @contextmanager
 def capture_outputs(
     modules: dict[str, nn.Module], *, replacement: Tensor | None = None

@@ -15,7 +15,7 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.base.targets import check_labels
 from gapscope.base.task import check_no_invalid, class_logits, has_no_largest
-from gapscope.inspection.hooks import Weighted, copied_calls, record_module_calls
+from gapscope.inspection.hooks import copied_calls, weighted_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
     checked_outputs,
@@ -93,11 +93,7 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     features = []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
-        calls = [
-            call
-            for call in record_module_calls(network, x[:1])
-            if isinstance(call.module, Weighted)
-        ]
+        calls = weighted_calls(network, x[:1])
         head = {}
         if calls:
             head = {calls[-1].name: calls[-1].module}

@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.inspection.hooks import Weighted, capture_outputs, record_module_calls
+from gapscope.inspection.hooks import capture_outputs, weighted_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.inspection.sample_layout import certain_layouts, sample_layouts
 from gapscope.measures._forward import (
@@ -211,16 +211,6 @@ def graph_label_variation(
     )
 
 
-def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
-    """Return the first convolution or linear layer that a forward pass of one sample calls."""
-    for call in record_module_calls(network, x[:1]):
-        if isinstance(call.module, Weighted):
-            return call.name, call.module
-    raise NotMeasurable(
-        "The network calls no convolution or linear layer; the Davies-Bouldin index needs one."
-    )
-
-
 def davies_bouldin(features: FeatureRows, y: Labels) -> float:
     r"""Compute the Davies-Bouldin index of the classes that have samples.
 
@@ -303,7 +293,13 @@ def davies_bouldin_mixup(
     features = []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
-        name, module = _first_layer(network, x)
+        calls = weighted_calls(network, x[:1])
+        if not calls:
+            raise NotMeasurable(
+                "The network calls no convolution or linear layer; the Davies-Bouldin index needs one."
+            )
+        name = calls[0].name
+        module = calls[0].module
         layout = certain_layouts(sample_layouts(network, x, {name: module}), [name])[name]
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             with capture_outputs({name: module}) as captured:

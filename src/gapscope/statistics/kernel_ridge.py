@@ -262,10 +262,8 @@ class _LeaveOneOut:
                 errors[i] += float(each.square().sum())
                 predictions[i][rows] -= each
         return [
-            LooResult(
-                predictions[i], errors[i] / n, float(n - freedom[i].sum()), float(1 - freedom[i].min())
-            )
-            for i in range(len(ridges))
+            LooResult(each, error / n, float(n - free.sum()), float(1 - free.min()))
+            for each, error, free in zip(predictions, errors, freedom, strict=True)
         ]  # fmt: skip
 
     def squared_errors(self, ridges: Sequence[float]) -> list[float]:

@@ -34,11 +34,10 @@ from gapscope.batch_norm.gamma_decay.measured_excess import (
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import population_chunk
 from gapscope.inspection.hooks import (
-    Weighted,
     copied_calls,
     forward_hooks,
     named_modules,
-    record_module_calls,
+    weighted_calls,
 )
 from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
@@ -53,13 +52,12 @@ MAX_RATE = 0.9
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
     """Return the name of the linear or convolutional layer that runs last."""
     with inspection_mode(network):
-        calls = record_module_calls(network, prepare_inputs(network, samples.inputs[:1]))
-    order = [call.name for call in calls if isinstance(call.module, Weighted)]
-    if not order:
+        calls = weighted_calls(network, prepare_inputs(network, samples.inputs[:1]))
+    if not calls:
         raise NotMeasurable(
             "Dropout needs a linear or convolutional layer that runs in the forward pass; the network has none."
         )
-    return order[-1]
+    return calls[-1].name
 
 
 class DropoutLoss:
