@@ -194,14 +194,13 @@ def _cell(value: Any) -> str:
 def print_table(content: pandas.DataFrame, title: str) -> None:
     """Print a data frame as a table with short, right-aligned numbers and unfolded text."""
     # a column is numeric if most of its cells are: a transposed table has text among its numbers
-    cells = {str(name): content[name].tolist() for name in content.columns}
+    table: Any = content.rename(columns=str)
     right = [
         name
-        for name, each in cells.items()
-        if 2 * sum(isinstance(c, Number) for c in each) > len(each)
+        for name in table
+        if 2 * sum(isinstance(cell, Number) for cell in table[name].tolist()) > len(table)
     ]
-    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    print_rows(rows, title, right=right, unfolded=list(cells))
+    print_rows(table.to_dict("records"), title, right=right, unfolded=list(table))
 
 
 def print_rows(

@@ -440,11 +440,9 @@ class Comparison(StoredRows[ComparedReading]):
             }
             voters = [vote.measure for vote in votes if self.of(vote.measure)][:4]
             for measure in ["accuracy", BASELINE, *voters]:
-                value = next(
-                    (item.value for item in self.of(measure) if item.network == name), None
-                )
-                if value is not None:
-                    row[measure] = value
+                for item in self.of(measure):
+                    if item.network == name:
+                        row[measure] = item.value
             rows.append(row)
         return pandas.DataFrame(rows).set_index("network")
 

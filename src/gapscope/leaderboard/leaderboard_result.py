@@ -411,19 +411,18 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """
         summary = self.summary(LONGEST_NAME + max(0, columns - 80)).iloc[:rows]
 
-        def text(n_scores: int) -> str:
-            return summary.iloc[:, :n_scores].to_string(
+        text = ""
+        # verdict, partial correlation and its p-value stay in the narrowest table
+        for n_scores in range(len(summary.columns), 2, -1):
+            text = summary.iloc[:, :n_scores].to_string(
                 float_format="{:.2f}".format,
                 formatters={"p": "{:.3f}".format},
                 index_names=False,
                 na_rep="-",
             )
-
-        n_scores = len(summary.columns)
-        # verdict, partial correlation and its p-value stay in the narrowest table
-        while n_scores > 3 and max(map(len, text(n_scores).splitlines())) > columns:
-            n_scores -= 1
-        return text(n_scores)
+            if max(map(len, text.splitlines())) <= columns:
+                break
+        return text
 
     def __repr__(self) -> str:
         lines = [*self.verdict[:2], *self._skipped_measures(), self.table(MAX_ROWS)]

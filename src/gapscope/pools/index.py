@@ -275,12 +275,12 @@ def load_index(folder: Path) -> IndexedRecords:
         rows, old_stamps = _empty()
     newest_trusted = time.time_ns() - int(MIN_AGE_SECONDS * 1e9)
     stamps = _stamps(folder)
-    unchanged = [name for name, stamp in stamps.items() if old_stamps.get(name) == stamp]
+    changed = {name: stamp for name, stamp in stamps.items() if old_stamps.get(name) != stamp}
+    unchanged = [name for name in stamps if name not in changed]
     new: list[dict[str, Any]] = []
     unreadable: dict[str, str] = {}
     damaged: set[str] = set()
-    for name in [name for name, stamp in stamps.items() if old_stamps.get(name) != stamp]:
-        stamp = stamps[name]
+    for name, stamp in changed.items():
         try:
             record = read_run(folder / "runs" / name)
         except UnreadableFile as error:
