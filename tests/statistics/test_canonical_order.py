@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
 from gapscope.checks.text_leaks import decided_by_words
@@ -12,6 +12,7 @@ from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
 from gapscope.labels.error_model import confident_errors
 from gapscope.labels.monitored import _ranks
 from gapscope.labels.second_opinion import forest_opinion
+from gapscope.measures.gradient_neighbours import gradient_neighbours
 from gapscope.measures.representations import label_variation
 from gapscope.statistics import canonical_order as module
 from gapscope.statistics.baselines import feature_matrix, nearest_neighbours
@@ -53,6 +54,8 @@ def test_a_table_in_another_order_has_the_same_answers() -> None:
     y = (x[:, 0] + x[:, 1] + 2 * torch.rand(n, generator=generator) > 3).long()
     order = torch.randperm(n, generator=generator)
     scores = x[:, :2].float()
+    network = nn.Linear(4, 2)
+    nn.init.orthogonal_(network.weight, generator=generator)
 
     def read(rows: Tensor) -> list[Tensor]:
         features, labels = feature_matrix(x[rows]), y[rows]
@@ -64,6 +67,9 @@ def test_a_table_in_another_order_has_the_same_answers() -> None:
             nearest_neighbours(features, labels).predictions[rows.argsort()],
             nearest_neighbours(features, x[rows, 2:] * labels[:, None]).predictions[rows.argsort()],
             _ranks(scores[rows, 0])[rows.argsort()],
+            torch.tensor(
+                [*gradient_neighbours(network, x[rows].float(), labels).scalars().values()]
+            ),
         ]
 
     for first, second in zip(read(torch.arange(n)), read(order), strict=True):

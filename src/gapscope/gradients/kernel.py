@@ -376,7 +376,7 @@ def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float
 def most_similar(
     kernel: Float[Tensor, "n n"], k: int, groups: Int[Tensor, " n"] | None = None
 ) -> Int[Tensor, "n k"]:
-    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$.
+    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$, the first of equal ones.
 
     Args:
         kernel: Kernel of all pairs.
@@ -401,4 +401,5 @@ def most_similar(
     similarity.fill_diagonal_(-torch.inf)
     if groups is not None:
         similarity[groups[:, None] == groups] = -torch.inf
-    return similarity.topk(k, dim=1).indices
+    # rounding must not order equal similarities
+    return similarity.round(decimals=6).argsort(dim=1, descending=True, stable=True)[:, :k]
