@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import check_no_mark, find_marks
+from gapscope.base.label_marks import check_no_mark, find_marks
 from gapscope.base.samples import as_samples
 
 
@@ -158,7 +158,14 @@ def test_masked_labels_are_missing(labels: Any) -> None:
         ([0, 1, 9], ""),
         (range(256), ""),
         ([*range(98), 99], ""),
-        ([0, 1, 7, 255], ""),
+        ([0, 1, 7, 255], "255"),
+        ([0, 2, 255], "255"),
+        ([1, 3, 5, 999], "999"),
+        ([0, 2, 98, 99], ""),
+        ([0, 40, 255], ""),
+        ([*range(0, 40, 2), 99], ""),
+        ([0, 2, 3, -1], ""),
+        ([-1, 0, 2], ""),
         ([50, 51, 99], ""),
     ],
 )

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gapscope.base.arrays import tensor_of
 from gapscope.base.batches import LABEL_NAMES
+from gapscope.base.class_names import notes_on_class_names
 from gapscope.base.columns import (
     as_numbers,
     check_labels_present,
@@ -22,7 +23,7 @@ from gapscope.base.columns import (
 )
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import as_frame, dense_labels
-from gapscope.base.label_numbers import notes_on_class_names, notes_on_marks
+from gapscope.base.label_marks import notes_on_marks
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples, as_samples

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gapscope.base.batches import CollatedData
+from gapscope.base.class_names import notes_on_class_names
 from gapscope.base.columns import naming_note
-from gapscope.base.label_numbers import notes_on_class_names, notes_on_marks
+from gapscope.base.label_marks import notes_on_marks
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
     SIGN_NAMES,

@@ -16,7 +16,7 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.label_numbers import MarkNote, notes_beside
+from gapscope.base.label_marks import MarkNote, notes_beside
 from gapscope.base.position_labels import labels_of_positions
 from gapscope.base.precision import reading
 from gapscope.base.read_targets import read_targets

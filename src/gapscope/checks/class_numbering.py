@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 import torch
 
-from gapscope.base.label_numbers import check_no_mark, is_far_above
+from gapscope.base.label_marks import check_no_mark
+from gapscope.base.label_numbers import is_far_above
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 

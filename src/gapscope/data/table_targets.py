@@ -10,7 +10,8 @@ import torch
 from gapscope.base.columns import as_numbers
 from gapscope.base.errors import InvalidInput
 from gapscope.base.foreign_data import as_frame
-from gapscope.base.label_numbers import find_marks, is_far_above
+from gapscope.base.label_marks import find_marks
+from gapscope.base.label_numbers import is_far_above
 from gapscope.base.row_numbers import MIN_ROWS
 from gapscope.base.targets import IGNORED, are_amounts
 from gapscope.base.type_guards import is_list_or_tuple

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.class_names import MISSING_WORDS
 from gapscope.base.columns import unique_names
 from gapscope.base.errors import MissingExtra, UnreadableFile, join_names
-from gapscope.base.label_numbers import MISSING_WORDS
 from gapscope.data.file_text import READABLE, read_text
 from gapscope.data.json_tables import is_json, read_json_table
 from gapscope.data.plain_columns import are_dates_as_text, are_numbers

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import MarkNote, unused_category_reason
+from gapscope.base.label_marks import MarkNote
+from gapscope.base.label_numbers import unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import notes_beside
+from gapscope.base.label_marks import notes_beside
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import SOFT_NOTE, require_targets

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import check_class_numbers, check_no_mark
+from gapscope.base.label_marks import check_no_mark
+from gapscope.base.label_numbers import check_class_numbers
 from gapscope.base.position_labels import labels_on_grid
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
