@@ -13,6 +13,7 @@ from gapscope.accuracy.ranking_result import NetworkRanking
 from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import NetworkSpec
+from gapscope.batch_norm import GhostBatchNorm1d
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
@@ -75,10 +76,10 @@ def test_names_which_options_are_wrong() -> None:
         ranked_by_s({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="data without targets"):
         ranked_by_s({"a": NetworkSpec()}, X)
-    with pytest.warns(UserWarning, match="b have them"):
-        ranked_by_s(
-            {"b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2
-        )
+    dropout = NetworkSpec(options={"width": 10, "dropout": 0.5})
+    ghost = nn.Sequential(nn.Linear(12, 5), GhostBatchNorm1d(5), nn.Linear(5, 4))
+    with pytest.warns(UserWarning, match="b, c have them"):
+        ranked_by_s({"b": dropout, "c": lambda: copy.deepcopy(ghost)}, (X, Y), initializations=2)
 
 
 def test_what_is_ranked_is_returned_after_an_interrupt() -> None:

@@ -293,6 +293,17 @@ def test_a_dead_layer_is_named_as_one() -> None:
     assert "layer '1'" in gs.check(network, data, only=["GS403"]).findings[0].evidence
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_units_of_sequences_are_on_the_last_axis(norm: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    first = nn.Linear(4, 8)
+    with torch.no_grad():
+        first.bias[:4] = -100.0
+    network = nn.Sequential(first, norm(8), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+    data = torch.randn(60, 6, 4), torch.arange(60) % 2
+    assert "4 of 8" in gs.check(network, data, only=["GS403"]).findings[0].evidence
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_new_data_in_any_form_are_scaled_as_the_training_inputs(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

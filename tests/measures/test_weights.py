@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.batch_norm import replace_batch_norm
 from gapscope.measures._weights import layer_weights
+from gapscope.measures.before_training import synaptic_flow
 from gapscope.measures.norms import (
     circular_operator_norm,
     operator_norms,
@@ -65,6 +68,58 @@ def test_a_batch_norm_behind_an_activation_in_place_does_not_scale_the_layer() -
     assert float(path_norm(network, torch.ones(2, 3))) == pytest.approx(
         float(path_norm(nn.Sequential(layers[0], nn.ReLU(), *layers[2:]).eval(), torch.ones(2, 3)))
     )
+
+
+class FrozenNorm(nn.Module):
+    """Batch norm whose parameters are buffers, as in detection networks."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, getattr(norm, name).detach())
+
+    def forward(self, h: Tensor) -> Tensor:
+        weight, bias, mean, variance = self.buffers()
+        scale = weight * (variance + self.eps).rsqrt()
+        shift = bias - mean * scale
+        return h * scale[:, None, None] + shift[:, None, None]
+
+
+def instance_norm(norm: nn.BatchNorm2d) -> nn.Module:
+    result = nn.InstanceNorm2d(5, affine=True, track_running_stats=True).double()
+    result.load_state_dict(norm.state_dict())
+    return result
+
+
+@pytest.mark.parametrize(
+    "kind", ["batch", "population", "ghost", "mean_only", "variance_only", "frozen", "instance"]
+)
+def test_every_norm_is_merged_into_the_layer_before_it(kind: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 2, 6, 6, dtype=DOUBLE), torch.arange(30) % 3
+    layers = [nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(80, 3)]
+    network: Any = nn.Sequential(*layers).double()
+    for parameter in network[1].parameters():
+        nn.init.normal_(parameter)
+    network.train()(x)
+    merged = replace_batch_norm(network.eval(), "none", inputs=x[:2])
+    if kind in ("frozen", "instance"):
+        network[1] = {"frozen": FrozenNorm, "instance": instance_norm}[kind](network[1])
+        other = network.eval()
+    else:
+        other = replace_batch_norm(network, kind).eval()
+    torch.testing.assert_close(other(x), merged(x))
+    for measure in (path_norm, synaptic_flow, lambda net, x: spectral_complexity(net, x, y)):
+        assert float(measure(other, x)) == pytest.approx(float(measure(merged, x)), rel=1e-9)
+    start = {name: 2 * tensor for name, tensor in other.state_dict().items()}
+    first, last = layer_weights(other, x, start)
+    torch.testing.assert_close(first.weight, merged[0].weight.detach())
+    moved = copy.deepcopy(other)
+    moved.load_state_dict(start)
+    difference = first.matrix - layer_weights(moved, x)[0].matrix
+    torch.testing.assert_close(first.difference, difference)
+    assert last.scale == 1
 
 
 def dense_circular(kernel: Tensor, size: tuple[int, ...], **options: Any) -> Tensor:

@@ -49,6 +49,7 @@ from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.inspection.running_statistics import has_running_statistics
 from gapscope.inspection.validation import Ready, ready, settled_by
 from gapscope.inspection.wrapped_networks import refuse_estimator
 from gapscope.measures.before_training import (
@@ -82,8 +83,6 @@ COMPARED_ON_COPIES = (
 )
 # by judgment, one pass with gradients
 MAX_SAMPLES_OF_SCORES = 128
-# PyTorch has no public base classes of these layers
-_TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
 
 
 def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
@@ -228,7 +227,10 @@ def _evaluate(
         few = samples
     else:
         few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
-    training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
+    training_only = any(
+        has_running_statistics(module) or isinstance(module, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
+        for module in prepared.bare.modules()
+    )
     with measurement_mode(prepared.network) as network, torch.no_grad():
         calls = record_module_calls(network, prepare_inputs(network, prepared.samples.inputs[:1]))
     numbers: dict[str, Any] = {

@@ -29,6 +29,7 @@ from gapscope.batch_norm.norm_layers import (
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
+from gapscope.inspection.running_statistics import evaluation_map
 
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch": BATCH_KINDS,
@@ -80,18 +81,9 @@ def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
     )
 
 
-def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
-    """Return scale and shift per channel in evaluation mode, in float64."""
-    scale = (layer.running_var.double() + layer.eps).rsqrt()
-    if layer.weight is not None:
-        scale = scale * layer.weight.double()
-    shift = -layer.running_mean.double() * scale
-    return scale, shift if layer.bias is None else shift + layer.bias.double()
-
-
 def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None:
     """Give `new` the evaluation function of `old`, except a scale absorbed by its feeder."""
-    scale, shift = _evaluation_function(old)
+    scale, shift = evaluation_map(old)
     names = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     state: dict[str, Tensor | None] = {name: getattr(old, name) for name in names}
     if kind == "mean_only":
@@ -139,12 +131,12 @@ def _make_replacement(
     if feeder is not None and weight_norm:
         weight_normalize(feeder)
     if kind == "none":
-        _rescale(feeder, *_evaluation_function(old))
+        _rescale(feeder, *evaluation_map(old))
         return nn.Identity()
     absorbed = None
     if kind == "mean_only" and weight_norm:
         options = {"scale": False} | options
-        absorbed, _ = _evaluation_function(old)
+        absorbed, _ = evaluation_map(old)
         _rescale(feeder, absorbed, None)
     new = _build(kind, old, options)
     _carry_state(old, new, kind, absorbed)

@@ -194,7 +194,7 @@ def _last_axes(network: nn.Module, x: Tensor) -> dict[str, bool]:
             if inputs[0].data_ptr() in kinds:
                 last[name] = kinds[inputs[0].data_ptr()]
         elif isinstance(output, Tensor):
-            kinds[output.data_ptr()] = isinstance(module, nn.Linear | nn.LayerNorm)
+            kinds[output.data_ptr()] = isinstance(module, nn.Linear | nn.LayerNorm | nn.RMSNorm)
             alive.append(output)
 
     layers = {
@@ -210,8 +210,8 @@ def _last_axes(network: nn.Module, x: Tensor) -> dict[str, bool]:
 def _unit_axis(output: Tensor, is_last: bool | None) -> int | None:
     """Return the axis of units of a rectifier's output [n, ...] (None if it is not known).
 
-    The last one after linear and layer norm layers, else that of channels. Outputs [n, a, b] of other origins are
-    ambiguous: sequences of units and one-dimensional convolutions look the same.
+    The last one after linear layers and norms of the last axis, else that of channels. Outputs [n, a, b] of other
+    origins are ambiguous: sequences of units and one-dimensional convolutions look the same.
     """
     if output.ndim < 2:
         return 0

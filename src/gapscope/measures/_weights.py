@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.inspection.computed_weights import with_plain_weights
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.hooks import ModuleCall, Weighted, record_module_calls
+from gapscope.inspection.hooks import ModuleCall, Weighted, named_modules, record_module_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
+from gapscope.inspection.running_statistics import evaluation_map, has_running_statistics
 
 StateDict = Mapping[str, Tensor]
 
@@ -54,18 +54,12 @@ class LayerWeight:
         return (self.weight - as_real(self.initial).double() * self.initial_scale).flatten(1)
 
 
-def _batch_norm_scale(norm: ModuleCall | None, state: StateDict, n_dims: int) -> Tensor | float:
-    """Return gamma / sqrt(variance + eps), one per row of the weight before the batch norm."""
+def _scale(network: nn.Module, norm: ModuleCall | None, n_dims: int) -> Tensor | float:
+    """Return the scale of a network's batch norm, one per row of the weight before it."""
     if norm is None:
         return 1.0
-    module = norm.module
-    assert isinstance(module, _BatchNorm)
-    deviation = (state[f"{norm.name}.running_var"].double() + module.eps).sqrt()
-    if module.affine:
-        gamma = state[f"{norm.name}.weight"].double()
-    else:
-        gamma = torch.ones_like(deviation)
-    return (gamma / deviation).reshape(-1, *[1] * (n_dims - 1))
+    scale, _ = evaluation_map(named_modules(network)[norm.name])
+    return scale.reshape(-1, *[1] * (n_dims - 1))
 
 
 def _is_own_operator(call: ModuleCall) -> bool:
@@ -136,14 +130,13 @@ def initial_value(initial_state: StateDict, name: str, like: Tensor) -> Tensor:
     return start.detach().to(like.device)
 
 
-def _initial_weights(network: nn.Module, initial_state: StateDict) -> dict[str, Tensor]:
-    """Return the state of a network `with_plain_weights` before training."""
+def _before_training(network: nn.Module, initial_state: StateDict) -> nn.Module:
+    """Return a network `with_plain_weights` as it was before training."""
     network = copy_network(unwrapped(network))
     with torch.no_grad():
         for name, tensor in network.state_dict(keep_vars=True).items():
             tensor.copy_(initial_value(initial_state, name, tensor))
-    state = with_plain_weights(network).state_dict()
-    return {name: tensor.detach() for name, tensor in state.items()}
+    return with_plain_weights(network)
 
 
 @memoize
@@ -162,21 +155,14 @@ def layer_weights(
     with measurement_mode(with_plain_weights(network)) as network:
         calls = record_module_calls(network, prepare_inputs(network, x[:1]))
         check_operators(calls)
-        norms = [
-            call
-            for call in calls
-            if isinstance(call.module, _BatchNorm) and call.module.running_var is not None
-        ]
+        norms = [call for call in calls if has_running_statistics(call.module)]
         users: dict[int, ModuleCall] = {}
         for call in calls:
             if isinstance(call.module, Weighted):
                 users.setdefault(id(call.module.weight), call)
-        state = {
-            name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()
-        }
-        initial: dict[str, Tensor] = {}
-        if initial_state is not None:
-            initial = _initial_weights(original, initial_state)
+        state = network.state_dict()
+        first = None if initial_state is None else _before_training(original, initial_state)
+        initial: StateDict = {} if first is None else first.state_dict()
         result = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:
@@ -189,9 +175,9 @@ def layer_weights(
                 LayerWeight(
                     name,
                     state[name],
-                    _batch_norm_scale(norm, state, n_dims),
+                    _scale(network, norm, n_dims),
                     initial.get(name),
-                    _batch_norm_scale(norm, initial, n_dims) if initial else 1.0,
+                    1.0 if first is None else _scale(first, norm, n_dims),
                     None if user is None else user.module,
                     () if is_linear else tuple(user.input.shape[2 - parameter.ndim :]),  # type: ignore[union-attr]
                 )

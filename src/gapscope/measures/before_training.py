@@ -142,8 +142,9 @@ def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
 
     $\log \sum_w | w \, \partial R / \partial w |$ over trainable weights of two or more dimensions. R is the sum of the
     outputs for an input of ones, with every parameter replaced by its absolute value and batch norm by the absolute
-    value of its linear map in evaluation mode. For L linear layers without biases and ReLU the sum is L R. The papers
-    report the sum itself; its logarithm has the same order and does not overflow. Only the shape of x matters.
+    value of its linear map in evaluation mode, whose shift includes the bias of the layer before it. For L linear
+    layers without biases and ReLU the sum is L R. The papers report the sum itself; its logarithm has the same order
+    and does not overflow. Only the shape of x matters.
 
     Raises:
         NotMeasurable: Inputs are token ids, or the flow is 0.

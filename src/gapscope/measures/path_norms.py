@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
@@ -26,6 +27,7 @@ from gapscope.inspection.outputs import (
     measurement_mode,
     prepare_inputs,
 )
+from gapscope.inspection.running_statistics import evaluation_map, has_running_statistics
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures._gradients import Tensors, in_passes, samples_on_device, trainable
@@ -34,49 +36,41 @@ from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
-def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Tensor, Tensor]]:
+def _powered(norm: Any, bias: Tensor | None, power: int) -> list[tuple[Tensor, Tensor]]:
     """Return values for tensors that turn batch norm h -> s h + b into h -> |s|^p h + |b|^p.
 
-    In evaluation mode s h + b is gamma (h - mean) / sqrt(variance + eps) + beta; `bias` is that of the layer before it.
+    The bias of the layer before it is part of b, as where batch norm is merged into that layer.
     """
-    assert norm.running_mean is not None and norm.running_var is not None
-    # s = gamma / sqrt(squared), so |s|^p needs squared^p in place of squared, and |gamma|^p, which the caller has
-    squared = norm.running_var.double() + norm.eps
-    if norm.weight is None:
-        gamma = torch.ones_like(squared)
-    else:
-        gamma = norm.weight.detach().double()
-    shift = -norm.running_mean.double() * gamma / squared.sqrt()
-    pairs = [(norm.running_var, squared**power - norm.eps)]
-    if bias is not None:  # both layers add to one shift, s bias + b
-        shift = shift + bias.detach().double() * gamma / squared.sqrt()
+    scale, shift = evaluation_map(norm)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    if norm.weight is not None:
+        pairs.append((norm.weight, norm.weight.detach().double().abs() ** power))
+    if norm.running_var is not None:  # s = gamma / sqrt(variance + eps)
+        pairs.append((norm.running_var, (norm.running_var.double() + norm.eps) ** power - norm.eps))
+    centre: Tensor | None = norm.running_mean
+    if centre is None and norm.bias is None:  # s bias needs no sum
+        return pairs
+    if bias is not None:
+        shift = shift + scale * bias.detach().double()
         pairs.append((bias, torch.zeros_like(shift)))
-    if norm.bias is None:
-        # without beta the shift is -mean' |gamma|^p / sqrt(squared^p)
-        mean = -(shift.abs() ** power) * squared ** (power / 2) / gamma.abs() ** power
-        return [*pairs, (norm.running_mean, mean)]
-    shift = shift + norm.bias.detach().double()
-    return [*pairs, (norm.running_mean, torch.zeros_like(shift)), (norm.bias, shift.abs() ** power)]
+    shift = shift.abs() ** power
+    if centre is not None:  # without beta the shift is -mean s
+        mean = torch.zeros_like(shift) if norm.bias is not None else -shift / scale.abs() ** power
+        pairs.append((centre, mean))
+    if norm.bias is not None:
+        pairs.append((norm.bias, shift))
+    return pairs
 
 
-def _batch_norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor | None]]:
-    """Return each batch norm with running statistics, and the bias of the layer before it."""
+def _batch_norms(network: nn.Module, x: Tensor) -> list[tuple[nn.Module, Tensor | None]]:
+    """Return each layer with running statistics, and the bias of the layer before it."""
     calls = record_module_calls(network, x)
-    result = []
-    for call in calls:
-        norm = call.module
-        if (
-            isinstance(norm, _BatchNorm)
-            and norm.running_mean is not None
-            and norm.running_var is not None
-        ):
-            layers = [
-                each.module
-                for each in calls
-                if isinstance(each.module, Weighted) and call.follows(each)
-            ]
-            result.append((norm, layers[0].bias if layers else None))
-    return result
+    biases = [(call, call.module.bias) for call in calls if isinstance(call.module, Weighted)]
+    return [
+        (norm.module, next((bias for call, bias in biases if norm.follows(call)), None))
+        for norm in calls
+        if has_running_statistics(norm.module)
+    ]
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,9 @@ class PoweredNetwork:
 def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[PoweredNetwork]:
     r"""Substitute $|\theta|^p$ for every parameter in the body, in the highest precision.
 
-    Batch norm becomes the power of the map that it is in evaluation mode. A weight that is computed from others (weight
-    norm, spectral norm, pruning) is a parameter of the yielded network.
+    Batch norm becomes the power of the map that it is in evaluation mode; the bias of the layer before it is part of
+    the shift of this map, and 0 in the layer. A weight that is computed from others (weight norm, spectral norm,
+    pruning) is a parameter of the yielded network.
 
     Raises:
         NotMeasurable: The inputs are token ids.
@@ -114,14 +109,10 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
         norms = _batch_norms(network, prepare_inputs(network, x[:1]))
         # computed before the substitution hides the original tensors
         pairs = [pair for norm, bias in norms for pair in _powered(norm, bias, power)]
-        biases = [
-            p
-            for name, p in network.named_parameters()
-            if name.rsplit(".", 1)[-1].startswith("bias")
-        ]
-        shifts = (
-            *biases,
-            *(norm.running_mean for norm, _ in norms if norm.running_mean is not None),
+        shifts = tuple(
+            tensor
+            for name, tensor in chain(network.named_parameters(), network.named_buffers())
+            if name.rsplit(".", 1)[-1].startswith(("bias", "running_mean"))
         )
         with cast_network(
             network,
@@ -151,8 +142,9 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     r"""Compute the path norm: sum over all paths of the squared product of weights (exact).
 
     Paths lead from inputs and biases to outputs. The sum is that of the outputs of the network with squared weights for
-    an input of ones, so that only the shape of x matters. Batch norm is its linear map in evaluation mode. Computed in
-    float64. Dziugaite et al. report $\sqrt{\cdot / n}$.
+    an input of ones, so that only the shape of x matters. Batch norm is its linear map in evaluation mode, merged into
+    the layer before it: the bias of both is one, squared as a whole. Computed in float64. Dziugaite et al. report
+    $\sqrt{\cdot / n}$.
 
     Raises:
         NotMeasurable: The network is not piecewise linear (smooth activations, attention, layer norm), the inputs are
