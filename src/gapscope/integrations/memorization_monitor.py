@@ -263,7 +263,8 @@ class MemorizationMonitor(TrainerCallback):
         return checkpoint_folder(args, state) / name
 
     def _save(self, file: Path, state: TrainerState) -> None:
-        tensors = {"random": self.random.get_state(), "losses": self._stacked_losses()}
+        losses = torch.tensor([float(loss) for loss in self._losses], dtype=torch.float64)
+        tensors = {"random": self.random.get_state(), "losses": losses}
         facts = {
             "epoch": state.epoch,
             "rows": self.rows,
@@ -295,11 +296,6 @@ class MemorizationMonitor(TrainerCallback):
         self._has_seen_data = facts.get("has_seen_data", False)
         spent = len(self.rows) * self.level / max(1, round(state.num_train_epochs))
         self._spent = facts.get("spent", spent)
-
-    def _stacked_losses(self) -> Tensor:
-        if self._losses:
-            return torch.stack([loss.cpu() for loss in self._losses]).double()
-        return torch.zeros(0, dtype=torch.float64)
 
     def _attempt(
         self, part: str, compute: Callable[[], dict[str, float] | None]
