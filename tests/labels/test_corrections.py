@@ -465,3 +465,17 @@ def test_lists_of_several_labels_are_applied_together(tmp_path: Path) -> None:
     assert corrected.y.long().tolist() == [[1, 0], [1, 1], [1, 0], [0, 0]]
     with pytest.raises(InvalidInput, match="sample 0, place 1"):
         gs.apply_label_corrections(data, paths[1:])
+
+
+def test_a_second_list_is_never_applied_to_the_rows_that_a_first_one_left(tmp_path: Path) -> None:
+    x, y = torch.randn(12, 2), torch.arange(12) % 3
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("sample,given,label\n2,2,drop\n")
+    for row in (5, 11):
+        second.write_text(f"sample,given,label\n{row},2,1\n")
+        left = gs.apply_label_corrections((x, y), first)
+        with pytest.raises(InvalidInput, match="path=") as caught:
+            gs.apply_label_corrections(left, second)
+        assert "lists of them together" in str(caught.value)
+        both = gs.apply_label_corrections((x, y), [first, second])
+        assert len(both) == 11 and both.y[row - 1] == 1

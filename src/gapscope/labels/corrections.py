@@ -98,7 +98,8 @@ def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
     if not INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
         raise InvalidInput(
             f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}. Pass the data of which the list "
-            "was made, or write the number that `find_label_issues` gave to the sample."
+            "was made, with several lists of them together, path=[first, second]; or write the number that "
+            "`find_label_issues` gave to the sample."
         )
     return samples.position(int(cell.strip().partition(".")[0]))
 
