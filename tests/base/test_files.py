@@ -96,8 +96,9 @@ def test_a_missing_or_truncated_file_raises(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="such file"):
         read_json(tmp_path / "absent.json")
     (tmp_path / "a.json").write_text('{"a": 1')
-    with pytest.raises(UnreadableFile, match="must hold JSON"):
-        read_json(tmp_path / "a.json")
+    for is_recreated, advice in ((False, "Pass a file"), (True, "Delete it")):
+        with pytest.raises(UnreadableFile, match=f"must hold JSON.*{advice}"):
+            read_json(tmp_path / "a.json", is_recreated=is_recreated)
 
 
 def test_a_json_line_cut_off_by_a_kill_is_excluded(tmp_path: Path) -> None:

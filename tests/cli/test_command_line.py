@@ -260,6 +260,15 @@ def test_a_damaged_record_is_one_warning_and_hides_no_other(pool: Path, tmp_path
     assert "1 unreadable" in gapscope("pool", "status", pool.parent / "grid.toml", copy).stdout
 
 
+def test_a_record_without_weights_is_no_network(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "1"
+    run.mkdir(parents=True)
+    (run / "record.json").touch()
+    for source in (run, tmp_path / "1"):
+        done = gapscope("measure", source)
+        assert done.returncode == 1 and f"no weights.safetensors. Delete {run}" in done.stderr
+
+
 @pytest.mark.parametrize(
     "facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}]
 )
@@ -294,6 +303,7 @@ def test_help_has_no_section_of_a_docstring_and_names_no_form_of_table_alone() -
         (("report", "absent"), "must be a pool folder; it holds no pool.json"),
         (("pool", "run", "absent.toml", "x"), "there is no such file"),
         (("gap", "predict", "absent", "absent.safetensors"), "Run: gapscope gap fit absent"),
+        (("gap", "predict", "my pool", "absent.safetensors"), "Run: gapscope gap fit 'my pool'"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(

@@ -7,8 +7,11 @@ import importlib.util
 import math
 import re
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -74,6 +77,21 @@ def test_numbers_of_wandb_have_their_own_axis(
         1.0,
     )
     assert list(tmp_path.rglob("*.wandb"))
+
+
+def test_each_run_of_wandb_gets_the_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb: Any = ModuleType("wandb")
+    wandb.__spec__ = ModuleSpec("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.delitem(sys.modules, "gapscope.integrations.wandb", raising=False)
+    sink = importlib.import_module("gapscope.integrations.wandb").WandbSink()
+    for _ in range(2):
+        wandb.run = Mock()
+        sink(1, {"loss": 1.0})
+        sink(2, {"loss": 0.5})
+        assert wandb.run.define_metric.call_count == 1
+        assert wandb.run.log.call_count == 2
+    monkeypatch.delitem(sys.modules, "gapscope.integrations.wandb")
 
 
 @pytest.mark.parametrize(

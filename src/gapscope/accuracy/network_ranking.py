@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +43,7 @@ from gapscope.base.errors import (
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import NetworkSpec
+from gapscope.base.user_warnings import warn_user
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
@@ -430,11 +430,9 @@ def rank_networks(
         raise InvalidInput(" ".join(f"{name}: {reason}" for name, reason in not_ranked.items()))
     training_only = [name for name, item in scores.items() if item.training_only]
     if by == "output_sensitivity" and training_only:
-        warnings.warn(
+        warn_user(
             "S before training does not depend on batch normalization and dropout, which act during training only; "
             f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
-            UserWarning,
-            stacklevel=3,
         )
     rows = _rows(scores, samples, level)
     unreliable = ""

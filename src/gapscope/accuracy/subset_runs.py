@@ -112,7 +112,7 @@ def claim_cache(
 
 def _read_object(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds (raises DamagedFile for other JSON)."""
-    content = read_json(path)
+    content = read_json(path, is_recreated=True)
     if not isinstance(content, dict):
         raise DamagedFile(
             f"{path} must hold a JSON object; got {type(content).__name__}. Delete it to recreate it."

@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import shlex
 import stat
 import uuid
 from collections.abc import Generator, Iterator
@@ -186,8 +187,17 @@ def _raise_unreadable(path: Path, error: OSError) -> NoReturn:
     ) from None
 
 
-def read_json(path: Path) -> Any:
+def as_word(text: str | Path) -> str:
+    """Return a path or name as one word of a command that can be pasted into a shell."""
+    return shlex.quote(str(text))
+
+
+def read_json(path: Path, *, is_recreated: bool = False) -> Any:
     """Return the content of a JSON file.
+
+    Args:
+        path: The file.
+        is_recreated: Whether gapscope writes the file again if it is missing, as in pools and caches.
 
     Raises:
         DamagedFile: It holds no JSON, for example because it is truncated.
@@ -200,9 +210,8 @@ def read_json(path: Path) -> Any:
             f"{path} must be a JSON file; there is no such file. Check the path."
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(
-            f"{path} must hold JSON; reading it failed: {error}. Delete it to recreate it."
-        ) from None
+        advice = "Delete it to recreate it." if is_recreated else "Pass a file that gapscope wrote."
+        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. {advice}") from None
     except OSError as error:
         _raise_unreadable(path, error)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from gapscope.base.user_warnings import warn_user
 
 RENAMED = {
     "gapscope": {"prediction": "gap"},
@@ -29,5 +29,5 @@ def new_name(owner: str, name: str) -> str | None:
     """Return what an earlier name of `owner` is called now, with a warning; None if it never had this name."""
     found = RENAMED.get(owner, {}).get(name)
     if found is not None:
-        warnings.warn(f"{owner}.{name} is now {owner}.{found}.", DeprecationWarning, stacklevel=3)
+        warn_user(f"{owner}.{name} is now {owner}.{found}.", DeprecationWarning)
     return found

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.base.errors import InvalidInput, describe_value, did_you_mean, join_names
+from gapscope.base.files import as_word
 from gapscope.base.specs import RunSpec
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.cli.factories import Returned, call_for_all, is_factory, split_returned
 from gapscope.cli.options import NETWORK
 from gapscope.cli.output import print_note
 from gapscope.results.formatting import pluralize
-from gapscope.results.records import Record, flatten
+from gapscope.results.records import RECORD, WEIGHTS, Record, flatten
 
 if TYPE_CHECKING:
     import pandas
@@ -57,7 +58,7 @@ def call_for_network(source: Path, load: str | None) -> Returned | None:
     if source.is_dir():
         raise InvalidInput(
             f"{source} must be {NETWORK}; it is a folder. Pass the weights of one network, such as "
-            f"{source}/runs/ID/weights.safetensors."
+            f"{source}/runs/ID/{WEIGHTS}."
         )
     if not source.exists():
         raise InvalidInput(f"{source} must be {NETWORK}; there is no such file or folder.")
@@ -71,10 +72,18 @@ def weights_of_run(source: Path) -> Path:
 
     Args:
         source: Path that a command was given.
+
+    Raises:
+        InvalidInput: The run has a record and no weights.
     """
     for folder in (source, source.parent / "runs" / source.name):
-        if (folder / "weights.safetensors").is_file():
-            return folder / "weights.safetensors"
+        if (folder / WEIGHTS).is_file():
+            return folder / WEIGHTS
+        if (folder / RECORD).is_file():
+            raise InvalidInput(
+                f"{source} must be a run with weights; it has a record but no {WEIGHTS}. Delete {folder} and run the "
+                "grid again to train it, or pass another network."
+            )
     return source
 
 
@@ -140,7 +149,7 @@ def _label(source: Path) -> str:
     if is_factory(source):
         return str(source)
     # all networks of pools have this name, in folders of their ids
-    return str(source.parent if source.name == "weights.safetensors" else source.with_suffix(""))
+    return str(source.parent if source.name == WEIGHTS else source.with_suffix(""))
 
 
 def _ends(label: str) -> list[str]:
@@ -222,7 +231,7 @@ def split_target(
         if usual and target not in usual and target not in table.attrs.get(REPEATED, {}):
             raise InvalidInput(
                 f"The labels of {path} must be named: they are read from the last column, {target!r}, but there is "
-                f"{join_names(usual)}. Pass --target {usual[0]}, or --target {target}."
+                f"{join_names(usual)}. Pass --target {as_word(usual[0])}, or --target {as_word(target)}."
             )
         if like is None:
             print_note(f"The labels are column {target!r}, the last. --target names another.")

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.files import as_word
 from gapscope.cli.arguments import record_from_argument
 from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORKS, NO_ANSWER, POOL
 from gapscope.cli.output import check_outputs, print_json, print_lines, print_table
@@ -100,7 +101,7 @@ def fit(
             term = f"log {name}" if name in estimator.log_features else name
             print_lines(f"  {coefficient:+.4g} × {term}")
     print_lines(f"written: {path}")
-    print_lines(f"next: gapscope gap predict {pool} NETWORK")
+    print_lines(f"next: gapscope gap predict {as_word(pool)} NETWORK")
 
 
 def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
@@ -152,7 +153,7 @@ def predict(
     path = estimator or pool / "estimator.json"
     if not path.exists():
         raise InvalidInput(
-            f"{path} must hold a fitted estimator; there is none. Run: gapscope gap fit {pool}"
+            f"{path} must hold a fitted estimator; there is none. Run: gapscope gap fit {as_word(pool)}"
         )
     fitted = GapEstimator.load(path)
     records = open_pool(pool).records()

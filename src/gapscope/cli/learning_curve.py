@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.files import to_json
+from gapscope.base.files import as_word, to_json
 from gapscope.cli.arguments import is_table, read_grid, read_labelled_table
 from gapscope.cli.factories import call_for_all, import_function, import_object, is_factory
 from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN
@@ -70,7 +70,7 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
     if is_table(source):
         raise InvalidInput(
             f"{source} is a table; what is trained on it comes first. Run: gapscope learning-curve module:name --data "
-            f"{source}, with a training function (x, y) or an estimator."
+            f"{as_word(source)}, with a training function (x, y) or an estimator."
         )
     if source.is_dir():
         raise InvalidInput(

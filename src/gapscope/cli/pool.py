@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.files import as_word
 from gapscope.cli.arguments import distinct_names
 from gapscope.cli.factories import call_for_all, call_function, import_function, is_factory
 from gapscope.cli.options import DATA_ROOT, JSON, POOL, SAMPLES, WORKERS
@@ -101,7 +102,7 @@ def run(
         print_lines("no network finished", err=True)
         raise typer.Exit(1)
     if not json:
-        print_lines(f"next: gapscope report {folder}")
+        print_lines(f"next: gapscope report {as_word(folder)}")
 
 
 @app.command("status")
@@ -284,6 +285,5 @@ def add(
         print_lines(
             "note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings"
         )
-    print_lines(
-        f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}"
-    )
+    word = as_word(folder)
+    print_lines(f"next: gapscope pool show {word}; gapscope report {word}; gapscope gap fit {word}")

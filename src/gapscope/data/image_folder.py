@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.utils.data import Dataset
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
+from gapscope.base.user_warnings import warn_user
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
 from gapscope.results.formatting import pluralize
@@ -133,10 +133,9 @@ def _paths_of_classes(folder: Path, class_names: Sequence[str]) -> list[list[Pat
     omitted = [path for each in found for path in each if not _is_read(path)]
     if omitted:
         endings = ", ".join(sorted({path.suffix for path in omitted}))
-        warnings.warn(
+        warn_user(
             f"{folder}: {pluralize(len(omitted), 'picture')} omitted; {endings} cannot be read. "
             "Convert these files to PNG.",
-            stacklevel=4,
         )
     if not any(paths):
         raise UnreadableFile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
@@ -17,6 +16,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, SlowGradients
+from gapscope.base.user_warnings import warn_user
 from gapscope.gradients.backward import gradients_at, per_sample_gradients
 from gapscope.gradients.broadcasts import Broadcast, Graph, find_joins, merge_contributions
 from gapscope.gradients.chains import chain_contributions
@@ -67,12 +67,11 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
         return
     _WARNED.add(network)
     names = join_names(list(parameters))
-    warnings.warn(
+    warn_user(
         f"Gradients of individual samples by {names} are computed by one backward pass per sample, "
         "which is correct but slow: the network uses these weights in a way that no faster method supports. Use each "
         "weight by calling the layer that owns it, or freeze it with requires_grad_(False) to exclude it.",
         SlowGradients,
-        stacklevel=2,
     )
 
 

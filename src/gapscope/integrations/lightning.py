@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import nn
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names, require_extra
+from gapscope.base.user_warnings import warn_user
 from gapscope.penalties.base import Penalty
 from gapscope.training.alarms.base import check_stop
 from gapscope.training.monitor import Monitor
@@ -135,12 +135,10 @@ class PenaltyCallback(_Named):
             if penalty.n_passes == passes
         ]
         if unused and trainer.is_global_zero:
-            warnings.warn(
+            warn_user(
                 f"{join_names(unused)}: not computed in the first epoch, so it has no effect. PenaltyCallback only "
                 "stores its state: add it to the loss in training_step, outputs, value = "
                 "penalty.forward_with_penalty(network, x, y).",
-                UserWarning,
-                stacklevel=2,
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class WandbSink:
 
     def __init__(self, run: Any = None) -> None:
         self.run = run
-        self._defined = False
+        self._defined_for: Any = None
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
         """Log the numbers of one recording.
@@ -34,8 +34,8 @@ class WandbSink:
             raise InvalidInput(
                 "WandbSink needs a run; there is no current one. Call wandb.init() before training."
             )
-        if not self._defined:
+        if run is not self._defined_for:
             run.define_metric("gapscope/*", step_metric="gapscope/epoch")
-            self._defined = True
+            self._defined_for = run
         named = {"epoch": epoch, **numbers}
         run.log({f"gapscope/{name}": value for name, value in named.items()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gapscope.base.files import atomic_writer, make_folder
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.base.user_data import RowNote
+from gapscope.base.user_warnings import warn_user
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import copied_calls
 from gapscope.inspection.memoization import memoize
@@ -328,7 +328,7 @@ def embed(
     samples.original(())  # rows mean nothing if the order changes
     for note in samples.notes:
         if isinstance(note, RowNote):
-            warnings.warn(note, UserWarning, stacklevel=3)
+            warn_user(note)
     inputs = Samples(
         samples.inputs, form=samples.form, columns=samples.columns, notes=samples.notes
     )
@@ -344,7 +344,7 @@ def embed(
         prepared.network, prepared.samples, layer=layer, pooling=pooling, batch_size=batch_size
     )
     for note in features.notes:
-        warnings.warn(note, UserWarning, stacklevel=3)
+        warn_user(note)
     if path is not None:
         _write(path, features.values)
     return features.values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from typing import Literal
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
+from gapscope.base.user_warnings import warn_user
 from gapscope.gradients.backward import draw_probe
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
@@ -30,11 +30,9 @@ def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: in
     """Warn if the mean output moves far less than independent outputs would."""
     # float32 has about seven digits, of which four remain
     if n_outputs * mean_output < 1e-3 * per_output:
-        warnings.warn(
+        warn_user(
             f"S is the variance of the mean output, here {mean_output:.2g}, far below {per_output:.2g} of a single "
             "output. The output layer is centred, or nearly so. Use per_output=True.",
-            UserWarning,
-            stacklevel=4,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.input_layout import InputLayout
 from gapscope.base.options import add_common_parameters, check_settings, with_prefix
+from gapscope.base.user_warnings import warn_user
 from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
@@ -281,11 +281,10 @@ def _warn_if_constant(penalty: Penalty, value: Tensor) -> None:
     """Warn, once per penalty, of a value without a gradient (zero is that of a call without the penalty)."""
     if penalty not in _CONSTANT and bool(value != 0):
         _CONSTANT.add(penalty)
-        warnings.warn(
+        warn_user(
             f"The value of {type(penalty).__name__} has no gradient by the weights, so the penalty changes nothing in "
             "training. This is right for a network of one linear layer, whose gradients do not depend on its weights; "
             "otherwise look for torch.no_grad or detach in the forward pass or the penalty.",
-            stacklevel=4,
         )
 
 

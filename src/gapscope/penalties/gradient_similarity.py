@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.user_warnings import warn_user
 from gapscope.gradients.backward import ProbeSource, probe_scale, whole_gradient
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
 from gapscope.gradients.kernel import log_determinant
@@ -248,8 +248,7 @@ class GradientSimilarityPenalty(Penalty):
         else:
             return
         self._warned = True
-        warnings.warn(
+        warn_user(
             f"The gradient similarity penalty {reason}. "
             f"Lower the strength, now {self.strength:g}, for example to {self.strength / 3:.2g}.",
-            stacklevel=2,
         )

@@ -140,14 +140,13 @@ class IndexedRecords:
             )
         return records
 
-    def warn(self, folder: Path, stacklevel: int) -> None:
+    def warn(self, folder: Path) -> None:
         """Warn about skipped records.
 
         Args:
             folder: Folder of the pool, named in the warning.
-            stacklevel: Number of frames above this one that the warning points to.
         """
-        warn_of_damage(folder, len(self.rows), list(self.unreadable.values()), stacklevel + 1)
+        warn_of_damage(folder, len(self.rows), list(self.unreadable.values()))
 
 
 def _stamp(path: str) -> Stamp:

@@ -99,4 +99,4 @@ def run_cached(
             f"All jobs must succeed; {len(failures)} of {len(missing)} failed, first {name!r} "
             f"({type(error).__name__}: {error}).{saved} Fix this job and call again."
         ) from error
-    return {name: read_json(path) for name, path in paths.items()}
+    return {name: read_json(path, is_recreated=True) for name, path in paths.items()}

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from gapscope.base.errors import (
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
 from gapscope.base.type_guards import is_dict
+from gapscope.base.user_warnings import warn_user
 from gapscope.pools.added import id_without_settings, is_same_network, merge_records
 from gapscope.pools.engines import select_engine
 from gapscope.pools.index import INDEX, IndexedRecords, load_index
@@ -121,7 +121,7 @@ class Pool:
         self.folder = Path(folder)
         marker = self.folder / MARKER
         if marker.exists():
-            content = read_json(marker)
+            content = read_json(marker, is_recreated=True)
             schema = content.get("schema") if is_dict(content) else None
             if not isinstance(schema, int):
                 raise DamagedFile(
@@ -177,7 +177,7 @@ class Pool:
     def index(self) -> IndexedRecords:
         """Return the records as a table, reading only files that are new or changed."""
         index = load_index(self.folder)
-        index.warn(self.folder, stacklevel=2)
+        index.warn(self.folder)
         return index
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -371,7 +371,7 @@ class Pool:
         try:
             return self.get_record(spec_id)
         except UnreadableFile as error:
-            warnings.warn(f"{error} Its network is skipped.", DamagedFileWarning, stacklevel=3)
+            warn_user(f"{error} Its network is skipped.", DamagedFileWarning)
             return None
 
     def _make(self) -> None:

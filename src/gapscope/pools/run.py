@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -38,6 +37,7 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import remove_file
 from gapscope.base.specs import RunSpec
+from gapscope.base.user_warnings import warn_user
 from gapscope.data import Problem, check_dataset_options
 from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import get_measure
@@ -97,7 +97,7 @@ def _stored_record(folder: Path) -> tuple[Record | None, bool]:
 
 
 def _warn_of_retraining(error: UnreadableFile) -> None:
-    warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=3)
+    warn_user(f"{error} Its network is retrained.", DamagedFileWarning)
 
 
 def _load_data(spec: RunSpec, options: RunOptions) -> tuple[Problem, dict[str, Any]]:

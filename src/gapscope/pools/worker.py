@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gapscope.base.errors import DamagedFileWarning, WorkerDied
 from gapscope.base.files import make_folder
 from gapscope.base.specs import RunSpec
+from gapscope.base.user_warnings import warn_user
 from gapscope.pools.engines import Engine
 from gapscope.pools.mirror import Mirror
 from gapscope.results.records import RECORD, Record
@@ -71,5 +72,5 @@ def run_missing(
             raise error
         outcome, notes = done
         for note in notes:
-            warnings.warn(note, DamagedFileWarning, stacklevel=2)
+            warn_user(note, DamagedFileWarning)
         yield spec, outcome

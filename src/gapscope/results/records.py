@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -21,6 +20,7 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import check_file, read_json, read_json_lines, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
+from gapscope.base.user_warnings import warn_user
 from gapscope.results.readings import SCHEMA, Reading, Readings
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Record:
             UnreadableFile: The record was written by a newer gapscope, or cannot be read.
         """
         path = folder / RECORD
-        content = read_json(path)
+        content = read_json(path, is_recreated=True)
         schema = content.get("schema") if is_dict(content) else None
         if not isinstance(schema, int):
             raise DamagedFile(
@@ -265,14 +265,13 @@ def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def warn_of_damage(folder: Path, n_read: int, errors: Sequence[str], stacklevel: int) -> None:
+def warn_of_damage(folder: Path, n_read: int, errors: Sequence[str]) -> None:
     """Warn once about the runs that `read_run` refuses."""
     if errors:
-        warnings.warn(
+        warn_user(
             f"{len(errors)} of {n_read + len(errors)} records of {folder} are damaged and skipped; the first: "
             f"{errors[0]}",
             DamagedFileWarning,
-            stacklevel=stacklevel + 1,
         )
 
 
@@ -291,7 +290,7 @@ def read_run(folder: Path) -> Record:
     return record
 
 
-def read_records(folder: Path, stacklevel: int = 2) -> list[Record]:
+def read_records(folder: Path) -> list[Record]:
     """Return all readable records of a pool's folder, sorted by id (one warning for the others)."""
     records: list[Record] = []
     errors: list[str] = []
@@ -300,7 +299,7 @@ def read_records(folder: Path, stacklevel: int = 2) -> list[Record]:
             records.append(read_run(path.parent))
         except UnreadableFile as error:
             errors.append(str(error))
-    warn_of_damage(folder, len(records), errors, stacklevel + 1)
+    warn_of_damage(folder, len(records), errors)
     return records
 
 
@@ -316,7 +315,7 @@ def as_records(source: str | Path | Iterable[Record]) -> list[Record]:
             raise InvalidInput(
                 f"{folder} must be a pool folder; it holds no runs. Create one with: gapscope pool run."
             )
-        return read_records(folder, stacklevel=3)
+        return read_records(folder)
     records = list(source)
     for record in records:
         if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
 from gapscope.base.files import read_json_lines, to_json, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.user_data import CHANGING_NOTE
+from gapscope.base.user_warnings import warn_user
 from gapscope.training.checkpoints import encode_tensors, load_tensors
 from gapscope.training.recordings import digest_of
 from gapscope.training.run import Trainer
@@ -82,10 +82,9 @@ def _check_identity(
 ) -> None:
     """Raise UnreadableFile if a checkpoint is that of another training; warn if it does not say of which."""
     if stored is None:
-        warnings.warn(
+        warn_user(
             f"{folder / CHECKPOINT}, of an earlier version, does not say with which data, settings and seed it was "
             "trained; it is taken for this training. If it is another one, pass an empty folder.",
-            stacklevel=5,
         )
         return
     # settings that one version lacks have no value to compare
@@ -121,9 +120,7 @@ def resume(run: Trainer, folder: Path) -> list[dict[str, Any]]:
         reason = f"{folder / CHECKPOINT} lacks what training needs."
         if isinstance(error, DamagedFile):
             reason = str(error)
-        warnings.warn(
-            f"{reason} Training in {folder} begins again.", DamagedFileWarning, stacklevel=3
-        )
+        warn_user(f"{reason} Training in {folder} begins again.", DamagedFileWarning)
         return []
 
 

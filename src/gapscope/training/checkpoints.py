@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from gapscope.base.errors import DamagedFile, UnreadableFile
-from gapscope.base.files import check_file, write_atomically
+from gapscope.base.files import as_word, check_file, write_atomically
 from gapscope.data.file_text import NOT_TEXT
 
 CHECKSUM = "crc32"
@@ -70,8 +70,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if is_zip or content[:2] in (b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise UnreadableFile(
                 f"{path} must be a safetensors file; got one of torch.save, which gapscope never unpickles. "
-                f"Load it in a function of the path: gapscope check {path.name} --load my_models:load, or gapscope "
-                f"pool add POOL --load my_models:load {path.name}."
+                f"Load it in a function of the path: gapscope check {as_word(path)} --load my_models:load, or gapscope "
+                f"pool add POOL --load my_models:load {as_word(path)}."
             ) from None
         kind = next(
             (kind for start, (kind, _) in NOT_TEXT.items() if content.startswith(start)), ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, NotWritten
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.base.user_warnings import warn_user
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.outputs import device_of
@@ -111,11 +111,10 @@ class _Training:
             self.run.identity = identity_of(self.run, self.seed, samples, test)
             self.history = resume(self.run, self.folder)
             if len(self.history) > self.run.settings.epochs:
-                warnings.warn(
+                warn_user(
                     f"{self.folder} holds a training of {len(self.history)} epochs; got epochs="
                     f"{self.run.settings.epochs}. The network has the weights after {len(self.history)}; pass another "
                     "folder for fewer.",
-                    stacklevel=5,
                 )
         if hasattr(self.on_epoch, "plan_epochs"):
             self.on_epoch.plan_epochs(self.run.settings.epochs)  # type: ignore[union-attr]
@@ -174,7 +173,7 @@ class _Training:
             try:
                 evaluate(self.held_out.network, self.held_out.samples)
             except NotMeasurable as error:
-                warnings.warn(f"Scores of test samples are NaN. {error}", stacklevel=4)
+                warn_user(f"Scores of test samples are NaN. {error}")
         self.result = TrainingResult(status=status, stop_reason=reason, history=self.history)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import math
 import operator
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_output
+from gapscope.base.user_warnings import warn_user
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
@@ -156,14 +156,15 @@ class GuardedSink:
                 self.warned = True
                 warn_or_print(
                     f"{type(self.sink).__name__} failed on the readings of epoch {epoch} ({type(error).__name__}: "
-                    f"{error}). Training continues and the monitor keeps the readings; this warning appears once."
+                    f"{error}). Training continues and the monitor keeps the readings; this warning appears once, and "
+                    f"after {MAX_FAILURES} failures in a row the sink is not called again."
                 )
 
 
 def warn_or_print(text: str) -> None:
     """Warn, or write to standard error if warnings are errors."""
     try:
-        warnings.warn(text, stacklevel=4)
+        warn_user(text)
     except Warning:
         print(text, file=sys.stderr)
 

@@ -1,0 +1,24 @@
+"""Warnings that point to the line of the user's program."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+# Packages between the line of a user and the warning: calls of networks, context managers, trainers.
+INTERMEDIATE = ("gapscope", "torch", "contextlib", "lightning", "transformers")
+
+
+def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line that is none of gapscope.
+
+    Args:
+        text: What happened, and what to do.
+        category: Class of the warning.
+    """
+    frame = sys._getframe(1)
+    level = 2
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in INTERMEDIATE:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, category, stacklevel=level)
