@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 
 # Packages between the line of a user and the warning: calls of networks, context managers, trainers.
@@ -16,9 +16,9 @@ def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
         text: What happened, and what to do.
         category: Class of the warning.
     """
-    frame = sys._getframe(1)
-    level = 2
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in INTERMEDIATE:
+    frame = inspect.currentframe()
+    level = 1
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in INTERMEDIATE:
         frame = frame.f_back
         level += 1
     warnings.warn(text, category, stacklevel=level)
