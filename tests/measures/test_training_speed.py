@@ -80,6 +80,29 @@ def test_alignment_of_the_last_layer_by_autograd() -> None:
     )
 
 
+@pytest.mark.parametrize("factor", [1, 4, 30, 60])
+def test_alignment_of_networks_that_fit_their_samples(factor: float) -> None:
+    torch.manual_seed(0)
+    network, x, _ = data(30)
+    y = network(x).argmax(1)
+    head = network.get_submodule("2")
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.mul_(40 * factor)
+        features, outputs = network[:2](x), network(x)  # type: ignore[index]
+        # p - e over p_j of the second class j, without the cancellation in the entry of the label
+        others = outputs.scatter(1, y[:, None], -torch.inf)
+        by_logits = (others - others.amax(1, keepdim=True)).exp()
+        by_logits.scatter_(1, y[:, None], -by_logits.sum(1, keepdim=True))
+        gradients = (by_logits[:, :, None] * features[:, None]).flatten(1)
+        cosines = F.cosine_similarity(-gradients, head.weight.view(1, -1)).tolist()
+    result = gradient_weight_alignment(network, x, y)
+    mean = sum(cosines) / len(cosines)
+    assert result["mean"] == pytest.approx(mean, rel=1e-10)
+    assert result["alignment"] == pytest.approx(mean / (kurtosis(cosines) + 1.2), rel=1e-9)
+
+
 def test_losses_of_the_history_are_summed() -> None:
     network, samples = nn.Linear(3, 2), gs.Samples(torch.randn(30, 3), torch.arange(30) % 2)
     result = gs.train(network, samples, gs.TrainingSpec(learning_rate=0.1, epochs=4, batch_size=10))

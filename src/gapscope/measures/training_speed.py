@@ -15,6 +15,7 @@ from torch import nn
 
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.loss_history import loss_history
+from gapscope.base.precision import CONSTANT
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.targets import check_labels
 from gapscope.inspection.outputs import measurement_mode
@@ -132,8 +133,9 @@ def gradient_weight_alignment(
 
     $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$ with $\gamma_i = -\cos(\nabla_W \ell_i, W)$ for the cross-entropy of
     each sample and the weight W of the last linear layer, as in the authors' program. The excess kurtosis over the
-    samples is at least -2, so the quotient changes its sign at -1.2. A sample without a gradient has alignment 0. The
-    authors evaluate it during training; this is its value at the current weights.
+    samples is at least -2, so the quotient changes its sign at -1.2. The cosine does not depend on the length of the
+    gradient, which may underflow; a sample whose features are 0 has alignment 0. The authors evaluate it during
+    training; this is its value at the current weights.
 
     Raises:
         NotMeasurable: The outputs are not those of a last linear layer with one row per output.
@@ -149,18 +151,23 @@ def gradient_weight_alignment(
             "The alignment needs a last linear layer with one row of weights per output; got none."
         )
     weight = head.weight.detach().double().cpu()
+    # p - e = (1 - p_y) (q - e) with the label e, p_y of the label, and q of the other classes, which does not underflow
+    label = F.one_hot(y.cpu(), n_classes)
+    others = result.logits.masked_fill(label.bool(), -torch.inf).softmax(1)
     # of the logits 0 and z of one output, z has weights
-    by_logits = (result.logits.softmax(1) - F.one_hot(y.cpu(), n_classes))[:, -rows:]
+    by_logits = (others - label)[:, -rows:]
     # the gradient of a sample is the outer product b h^T of these rows: <b h^T, W> = b^T W h, |b h^T| = |b| |h|
-    product = -((by_logits @ weight) * features).sum(1)
-    cosines = product / (by_logits.norm(dim=1) * features.norm(dim=1) * weight.norm() + 1e-12)
+    b, h, w = (
+        F.normalize(part, dim=1, eps=torch.finfo(torch.float64).tiny)
+        for part in (by_logits, features, weight.view(1, -1))
+    )
+    cosines = -((b @ w.view_as(weight)) * h).sum(1)
     mean = cosines.mean().item()
-    centred = cosines - cosines.mean()
-    variance = centred.square().mean().item()
-    if variance == 0:
+    deviation = cosines.std(correction=0)
+    if deviation <= CONSTANT * cosines.abs().max():
         reason = "all samples have the same alignment, which has no kurtosis"
         return Scalars({"mean": mean}, {"alignment": reason})
-    kurtosis = centred.pow(4).mean().item() / variance**2 - 3
+    kurtosis = ((cosines - mean) / deviation).pow(4).mean().item() - 3
     return Scalars({"alignment": mean / (kurtosis + 1.2), "mean": mean})
 
 
