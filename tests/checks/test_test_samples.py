@@ -133,3 +133,48 @@ def test_copies_that_are_not_scored_make_no_headline_beside_a_fix_that_helps() -
     assert tried.headline.endswith("a fix that was tried helps: learning rate / 10.")
     alone = replace(result, findings=tuple(f for f in result.findings if f.code == "GS101"))
     assert alone.headline.startswith("Test samples repeat training samples")
+
+
+def centres(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Samples around one centre per class."""
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 3
+    return 4 * torch.eye(3, 4)[labels] + 0.5 * torch.randn(n, 4, generator=g), labels
+
+
+CODES = ["GS110", "GS302", "GS401", "GS402", "GS403"]
+
+
+def centred_classifier(*order: int) -> nn.Module:
+    """The nearest centre, with scores in this order, half of whose rectifiers are never active."""
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    weights = torch.cat([torch.eye(4), torch.zeros(4, 4)])
+    network.load_state_dict(
+        {"0.weight": weights, "0.bias": torch.full((8,), -0.1)}
+        | {"2.weight": weights.T[list(order or (0, 1, 2))], "2.bias": torch.zeros(3)}
+    )
+    return network
+
+
+def test_a_shift_of_the_test_samples_is_no_fault_of_training() -> None:
+    train, (x, y) = centres(150, 0), centres(90, 1)
+    result = gs.check(centred_classifier(), train, test=(-x, y), only=CODES)
+    assert result.codes[0] == "GS110" and "GS403" in result.codes
+    assert "test samples differ" in result.headline
+    assert result.account is not None and result.account.expected is not None
+    costs = {entry.name: entry.cost for entry in result.account.entries if entry.cost}
+    gap = 1 - result.account.expected.value
+    assert costs == {"shift of test samples": pytest.approx(gap)} and gap > 0.5
+    assert {"GS401", "GS402"} <= {item.code for item in result.not_checked}
+    of_data = gs.check(None, train, test=(-x, y), only=CODES)
+    assert of_data.codes == ("GS110",) and "test samples differ" in of_data.headline
+    judged = gs.check(centred_classifier(), train, test=(-x, y), only=CODES[1:], ignore=["GS110"])
+    assert {"GS401", "GS402"} <= set(judged.codes)
+
+
+def test_a_network_that_learned_too_little_is_judged_beside_a_shift() -> None:
+    train, (x, y) = centres(150, 0), centres(90, 1)
+    result = gs.check(centred_classifier(1, 0, 2), train, test=(x + 2, y), only=CODES)
+    assert {"GS110", "GS401"} <= set(result.codes)
+    costs = {finding.code: finding.cost for finding in result.findings}
+    assert costs["GS401"] == pytest.approx(2 / 3, abs=0.01) and not costs["GS110"]

@@ -20,6 +20,7 @@ CAUSES = {
     "GS103": "too few samples",
     "GS104": "class imbalance",
     "GS107": "leak",
+    "GS110": "shift of test samples",
     "GS204": "features of the network",
     "GS303": "training",
     "GS203": "training",
@@ -47,8 +48,9 @@ def limit_of(finding: Finding) -> str:
         return "configuration"
     if CAUSES.get(finding.code) == "training":
         return "training"
-    if finding.code in ("GS402", "GS404"):
-        return {"GS402": "overfitting", "GS404": "noise"}[finding.code]
+    named = {"GS110": "shift", "GS402": "overfitting", "GS404": "noise"}
+    if finding.code in named:
+        return named[finding.code]
     return {"1": "data", "2": "network", "3": "training"}.get(finding.code[2:3], "configuration")
 
 

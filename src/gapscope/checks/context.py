@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.forecast import make_forecast
 from gapscope.accuracy.forecast_result import AccuracyForecast
-from gapscope.base.budget import BudgetSpent, CpuBudget
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
@@ -21,8 +21,11 @@ from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.copies import Copies
 from gapscope.checks.expected import (
+    MAX_SAMPLES,
     Expected,
     best_method,
+    comparable_score,
+    estimate_after_training,
     expected_score,
     regression_score,
     shortfall_interval,
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
 
-# Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
-MAX_SAMPLES = 2000
 # CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
 # measured at 30,000 samples (0.9e-3). Wider data take longer by (columns + 50) / 60.
 SECONDS_PER_SAMPLE = 0.95e-3
@@ -171,7 +172,7 @@ class Context:
     @cached_property
     def _distinct(self) -> Tensor:
         """Indices, among `data`, of the samples without repeats."""
-        return self._not_repeats(self.rows)
+        return self.not_repeats(self.rows)
 
     @cached_property
     def pretrained(self) -> Ready | None:
@@ -211,7 +212,12 @@ class Context:
             return rows
         return self.given.original(rows)
 
-    def _not_repeats(self, rows: Tensor) -> Tensor:
+    def not_repeats(self, rows: Tensor) -> Tensor:
+        """Return those of some row numbers of `everything` that repeat no other sample.
+
+        Args:
+            rows: The row numbers.
+        """
         repeats = torch.tensor(self.copies.repeats, dtype=torch.long)
         return torch.nonzero(~torch.isin(rows, repeats)).flatten()
 
@@ -344,6 +350,13 @@ class Context:
         return find_leak(self)
 
     @cached_property
+    def shift(self) -> Outcome:
+        """Whether the test samples differ from the training samples: the outcome of GS110."""
+        from gapscope.checks.shift_checks import find_shift
+
+        return find_shift(self)
+
+    @cached_property
     def label_issues(self) -> LabelIssues | None:
         """Label issues ranked without a trained network (None: the reason is in `failures`)."""
         return self._try("labels", lambda: rank_labels(self))
@@ -383,52 +396,7 @@ class Context:
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
         """Estimated accuracy of the trained network (None: the reason is in `failures`)."""
-        from gapscope.accuracy.accuracy_after_training import estimate_accuracy
-
-        if not self.is_classifier:
-            task = self.everything.task
-            self.failures["estimate"] = f"an estimate has no answer for this task ({task})"
-            return None
-        assert self.prepared is not None
-        bare = self.prepared.bare
-        # no check uses the accuracy on clean labels, so the label noise is not estimated again
-        seconds = self.seconds_for_kernel
-        if self.is_part and seconds is not None:
-            # of more samples, the estimate's kernels are approximated, and have 15 CPU seconds: twice what
-            # 30,000 rows take (benchmarks/check), so that the noise of a timing does not decide whether the
-            # accuracy on new data is judged.
-            seconds = min(seconds, 15.0)
-        options: dict[str, Any] = {
-            "label_noise": 0.0,
-            "time_budget": seconds,
-            "max_exact": MAX_SAMPLES,
-        }
-        options["initial_state"] = self.initial_state
-        samples = self.everything
-        if self.copies.repeats:
-            samples = samples.subset(self._not_repeats(torch.arange(len(samples))))
-        try:
-            estimate = estimate_accuracy(bare, samples, **options)
-        except BudgetSpent:
-            self.failures["estimate"] = (
-                f"an estimate takes more than {seconds:.0f} CPU s; time_budget=None allows them"
-            )
-            return None
-        except GapscopeError as error:
-            self.failures["estimate"] = str(error)
-            return None
-        if estimate.estimate is None:
-            reason = estimate.abstained_because
-            if (
-                estimate.bracket is not None
-            ):  # `estimate_accuracy` advises n_training=, which a check has not
-                low, high = (percent(end) for end in estimate.bracket)
-                reason = (
-                    f"between {low} and {high}, because these may not be all samples that the network was trained on; "
-                    "if they are, pass initial_state=, a clone of the state dictionary before training"
-                )
-            self.failures["estimate"] = reason
-        return estimate
+        return estimate_after_training(self)
 
     @cached_property
     def expected(self) -> Expected | None:
@@ -442,6 +410,11 @@ class Context:
                 answer = replace(answer, note=note, unclear=answer.unclear or leak)
             _ = self.train_score  # an account shows both
         return answer
+
+    @cached_property
+    def comparable(self) -> Expected | None:
+        """`expected`, unless it is of test samples that differ from the training samples, which judge no training."""
+        return comparable_score(self)
 
     @cached_property
     def best_method(self) -> tuple[str, IntervalEstimate] | None:

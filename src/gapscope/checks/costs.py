@@ -175,30 +175,49 @@ def cost_of_scales(samples: Samples, n_classes: int) -> IntervalEstimate:
     return paired_difference(scores[0].tolist(), scores[1].tolist())
 
 
-def limit_cost_of_scales(outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
-    """Return outcomes of which unscaled inputs cost a trained network at most what it lacks to the best method.
-
-    What raw columns cost a kernel machine need not cost a network: the interval begins at 0, unless the best method
-    predicts significantly more than the network.
+def settle_costs(outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
+    """Return outcomes with the costs that depend on the accuracy of a trained network and of the best method.
 
     Args:
         outcomes: Outcomes of checks.
         context: What the checks computed; nothing expensive is computed here.
     """
-    limited = list(outcomes)
-    for k, outcome in enumerate(outcomes):
-        if not isinstance(outcome, Finding) or outcome.code != "GS105" or not outcome.interval:
-            continue
-        if context.estimator is not None or context.untrained_because:
-            continue
-        cost = outcome.cost or 0.0
-        low, high = outcome.interval
-        most = IntervalEstimate(cost, 0.0, high)
-        if "forecast" in vars(context) and "expected" in vars(context):
-            most = context.shortfall_interval or most
-        ends = (min(low, most.low), min(high, most.high))
-        limited[k] = replace(outcome, cost=min(cost, most.value), interval=ends)
-    return limited
+    known = "forecast" in vars(context) and "expected" in vars(context)
+    rules = {"GS105": _cost_of_scales, "GS110": _cost_of_shift}
+    return [
+        rules[outcome.code](outcome, context, known)
+        if isinstance(outcome, Finding) and outcome.code in rules
+        else outcome
+        for outcome in outcomes
+    ]
+
+
+def _cost_of_scales(finding: Finding, context: Context, known: bool) -> Finding:
+    """Return unscaled inputs that cost a trained network at most what it lacks to the best method.
+
+    What raw columns cost a kernel machine need not cost a network: the interval begins at 0, unless the best method
+    predicts significantly more than the network.
+    """
+    if not finding.interval or context.estimator is not None or context.untrained_because:
+        return finding
+    cost = finding.cost or 0.0
+    low, high = finding.interval
+    most = IntervalEstimate(cost, 0.0, high)
+    if known:
+        most = context.shortfall_interval or most
+    ends = (min(low, most.low), min(high, most.high))
+    return replace(finding, cost=min(cost, most.value), interval=ends)
+
+
+def _cost_of_shift(finding: Finding, context: Context, known: bool) -> Finding:
+    """Return other test samples that cost what the training samples allow beyond the score on them.
+
+    That is the score of the best method, or on the training samples where it is lower: what is left is of training.
+    """
+    if not known or context.expected is None or context.best_method is None:
+        return finding
+    cost = min(context.best_method[1].value, context.train_score) - context.expected.value
+    return replace(finding, cost=cost) if cost > 0 else finding
 
 
 def _scales(targets: Tensor) -> Tensor:

@@ -143,10 +143,9 @@ def _errors(context: Context, issues: LabelIssues, evidence: str) -> Finding:
     inside = torch.searchsorted(context.rows, flagged)
     score = None
     # held-out labels show by how much the network suffers; an estimate is of labels with errors
-    if context.test is not None and context.expected is not None and context.expected.is_new:
-        score = IntervalEstimate(
-            context.expected.value, context.expected.low, context.expected.high
-        )
+    expected = None if context.test is None else context.comparable
+    if expected is not None and expected.is_new:
+        score = IntervalEstimate(expected.value, expected.low, expected.high)
     memorized = 1.0
     n_classes = 0
     if issues.kind == "classification":

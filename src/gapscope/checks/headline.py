@@ -20,6 +20,7 @@ LIMITS = {
     "training": "The training run limits this {task} most.",
     "configuration": "This {task} is less accurate than these data allow.",
     "overfitting": "This {task} predicts its training samples much better than new data.",
+    "shift": "The test samples differ from the training samples, which may cost this {task} most.",
     "noise": "Small noise in the inputs changes predictions of this {task}.",
 }
 # Costs in another score than that of new data: balanced accuracy, and the accuracy without the column that leaks.
@@ -149,7 +150,10 @@ def _limit_of_data(result: CheckResult) -> str:
     of_samples = [finding for finding in result.findings if not finding.headline]
     if not of_samples:
         return result.findings[0].headline
-    if all(limit_of(finding) == "training" for finding in of_samples):
+    kinds = {limit_of(finding) for finding in of_samples}
+    if kinds == {"shift"}:
+        return "The test samples differ from the training samples."
+    if kinds == {"training"}:
         return "These data need preparation before a network is trained on them."
     return "These data limit what any network can learn from them."
 

@@ -157,7 +157,7 @@ def network_gain(context: Context) -> Outcome:
     if gain.high >= 0 or gain.value >= -MIN_LOSS:
         return Fine(text)
     rbf = forecast.row(RBF)
-    expected = None if context.untrained_because else context.expected
+    expected = None if context.untrained_because else context.comparable
     # training has changed the features
     if (
         expected is not None

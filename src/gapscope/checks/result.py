@@ -21,7 +21,7 @@ from gapscope.checks.account import (
     make_account,
     order_findings,
 )
-from gapscope.checks.costs import limit_cost_of_scales
+from gapscope.checks.costs import settle_costs
 from gapscope.checks.expected import note_on_test
 from gapscope.checks.fixes import FIXES, Fix, Spec
 from gapscope.checks.headline import make_headline, reason_not_judged
@@ -123,7 +123,7 @@ class CheckResult(Result):
         """
         computed = context.__dict__
         expected = computed.get("expected")
-        outcomes = limit_cost_of_scales(outcomes, context)
+        outcomes = settle_costs(outcomes, context)
         outcomes = cap_costs(outcomes, expected, context.score_name)
         found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
         findings = order_findings(found, computed.get("shortfall_interval"), expected)

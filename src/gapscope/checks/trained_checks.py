@@ -34,7 +34,7 @@ def configuration(context: Context) -> Outcome:
     reach = NORMAL_90 * (best.value * (1 - best.value) / len(context.distinct)) ** 0.5
     if not context.has_accuracy:
         reach = best.value - best.low
-    expected = context.expected
+    expected = context.comparable
     if expected is not None:
         score = expected.value
         high = expected.high
@@ -99,7 +99,7 @@ REGULARIZE_ESTIMATOR = (
 @register_check("GS402", title="overfitting", seconds=3.0, information=True, generalization=True)
 def overfitting(context: Context) -> Outcome:
     """Report a gap of seven points (0.07 of R^2) or more between training and new data."""
-    expected = context.expected
+    expected = context.comparable
     if expected is None:
         return NotChecked(context.failures["expected"])
     train = context.train_score
