@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import gapscope
+from gapscope.base.budget import MAX_BYTES
 
 # what penalties and contributions exchange during a pass; results hold none of it
 INTERNAL = "gapscope.gradients"
@@ -111,6 +112,12 @@ CALLS = dict(public_calls())
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_every_parameter_is_documented(name: str) -> None:
     assert undocumented(CALLS[name]) == []
+
+
+def test_the_memory_of_temporaries_is_the_one_in_the_code() -> None:
+    limited = [call for call in CALLS.values() if "max_bytes" in names_of(call)]
+    stated = f"at most {MAX_BYTES / 2**30:.0f} GiB"
+    assert limited and all(stated in (inspect.getdoc(call) or "") for call in limited)
 
 
 def test_a_parameter_without_an_entry_is_seen() -> None:

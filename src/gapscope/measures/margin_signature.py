@@ -41,7 +41,7 @@ class MarginSignature(Result):
 
     Attributes:
         layers: Names of the layers, "input" for the network's input.
-        signature: The features, one row per layer.
+        signature: Natural logarithms of the features, one row per layer.
         margins: Normalized margins of the correctly classified samples.
         total_variation: Variance over all samples, summed over the coordinates of a layer.
         n_samples: Number of all samples.
@@ -130,9 +130,9 @@ def margin_signature(
     the number of samples, which only shifts logarithms). The fraction is the distance to the decision boundary to first
     order, exact if the rest of the network is linear. Only correctly classified samples count.
 
-    The features of the distribution over samples are the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
-    Q3 and the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. Larger margins predict a
-    smaller gap.
+    The features are natural logarithms: of the smallest margin not below Q1 - 1.5 (Q3 - Q1), of Q1, of the median, of
+    Q3, and of the largest margin not above Q3 + 1.5 (Q3 - Q1). Quantiles are those of the margins themselves over
+    samples, interpolated linearly. Larger margins predict a smaller gap.
 
     Args:
         network: Network that returns logits [n, K]; one output z stands for the logits 0 and z of two classes.

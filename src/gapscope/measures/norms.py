@@ -179,7 +179,8 @@ def spectral_complexity(
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
               \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
 
-    $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
+    $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10, at
+    least 1).
     """
     squares = [layer.weight.square().sum() for layer in layer_weights(network, x)]
     return _log_spectral_bound(network, x, y, squares, chunk_size)

@@ -49,7 +49,7 @@ def empirical_ntk(
         x2: Inputs of the columns; None for those of the rows.
         outputs: "full" for K [n, C, m, C], or "traced" for [n, m].
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
-        max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
+        max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 2 GiB.
         dtype: Floating-point type of the computation; None for that of the network.
         mode: "eval", or "train": batch norm uses the statistics of x (of x2 for the columns) as constants in the
             derivatives, and dropout samples one mask. Then x is one batch, as is x2, run in one pass.
@@ -255,7 +255,7 @@ def ntk_logdet(
         x: Inputs [n, ...], usually the training data.
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
-        max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
+        max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 2 GiB.
         dtype: Floating-point type of gradients and kernel; None for that of the network, which is faster and raises the
             threshold. The eigenvalues are always computed in float64.
         mode: "eval", or "train" for the network in training mode, as for `empirical_ntk`.

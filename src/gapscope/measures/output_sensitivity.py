@@ -108,7 +108,8 @@ def output_sensitivity(
     decay. A warning is given if the mean output shifts far less than the outputs.
 
     The standard error is that of a variance by the delta method, $\mathrm{sd}_i[\frac1m \sum_d (m_{id} - \bar m)^2] /
-    \sqrt n$, with one cluster per sample. It covers the sampling of inputs as well as of noise.
+    \sqrt n$, with one cluster per sample (sd divides by n - 1, S by n). It covers the sampling of inputs as well as of
+    noise.
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
