@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.hooks import (
     capture_outputs,
@@ -99,3 +100,20 @@ def test_a_compiled_network_is_watched_too(in_place: bool) -> None:
     with capture_outputs({"1": net[1]}, replacement=torch.zeros(5, 3)):
         outputs = compiled(x)
     assert torch.equal(outputs, net[2].bias.expand(5, 2))
+
+
+def test_inputs_passed_by_keyword_are_inputs() -> None:
+    layers = {"first": nn.Linear(2, 3), "last": nn.Linear(3, 2)}
+    plain = Wrapped(lambda net, x: net.last(net.first(x)), **layers)
+    by_name = Wrapped(lambda net, x: net.last(input=net.first(input=x)), **layers)
+    x = torch.randn(4, 2)
+
+    def double(name: str, module: nn.Module, inputs: Any) -> Any:
+        return tuple(2 * value for value in inputs)
+
+    doubled = layers["last"](2 * layers["first"](2 * x))
+    for measured in (plain, by_name):
+        with forward_hooks(layers, double, before=True):
+            assert torch.equal(measured(x), doubled)
+    assert torch.equal(gs.embed(by_name, x), layers["first"](x))
+    assert torch.equal(gs.embed(layers["first"], {"a": 2 * x, "input": x}), x)

@@ -73,9 +73,17 @@ def forward_hooks(
 ) -> Iterator[None]:
     """Call `hook(name, module, inputs[, output])` at every call of the modules in the body.
 
-    Its return value, unless None, replaces the output, or with `before` the inputs. A hook that keeps tensors needs
-    copies, because the network may change them in place: `copied_calls` and `capture_outputs` make them.
+    Inputs that are passed by keyword follow the others. Its return value, unless None, replaces the output, or with
+    `before` the inputs. A hook that keeps tensors needs copies, because the network may change them in place:
+    `copied_calls` and `capture_outputs` make them.
     """
+
+    def call(name: str, module: nn.Module, inputs: Any, keywords: Any, *output: Any) -> Any:
+        value = hook(name, module, (*inputs, *keywords.values()), *output)
+        if not before or value is None:
+            return value
+        return value[: len(inputs)], dict(zip(keywords, value[len(inputs) :], strict=True))
+
     with ExitStack() as stack:
         # compiled code of torch.compile runs no hooks
         stack.enter_context(eager_mode())
@@ -84,7 +92,7 @@ def forward_hooks(
                 register = module.register_forward_pre_hook
             else:
                 register = module.register_forward_hook
-            stack.callback(register(partial(hook, name)).remove)
+            stack.callback(register(partial(call, name), with_kwargs=True).remove)
         yield
 
 

@@ -88,7 +88,7 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     last = next(reversed(weighted), None)
     if (
         last is None
-        or last.input.ndim < 2
+        or getattr(last.input, "ndim", 0) < 2
         or sample_layouts(network, x, {last.name: last.module}, before=True).get(last.name) is None
     ):
         raise InvalidInput(_without_last_layer(last, calls, len(few)))
