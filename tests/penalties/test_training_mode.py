@@ -19,7 +19,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
+import gapscope as gs
+from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer, SlowGradients
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm, GhostBatchNorm2d
+from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm, VarianceOnlyBatchNorm
+from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.networks.adapters import LogitsOnly
@@ -35,6 +40,17 @@ KINDS: list[dict[str, Any]] = [
     {"probe": "batch_sum"},
 ]
 Statistics = list[tuple[Tensor, Tensor]]
+# own layers, and the parts of 7 samples by the size of a ghost batch
+OWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "ghosts": ("GhostBatchNorm", {"ghost_size": 2}),
+    "one ghost": ("GhostBatchNorm", {"ghost_size": 4}),
+    "population": ("PopulationNorm", {}),
+    "mean": ("MeanOnlyBatchNorm", {}),
+    "mean without scale": ("MeanOnlyBatchNorm", {"scale": False}),
+    "deviation": ("VarianceOnlyBatchNorm", {}),
+    "mean square": ("VarianceOnlyBatchNorm", {"rms": True}),
+}
+PARTS = {2: [0, 0, 0, 1, 2, 1, 2], 4: [0] * 7}
 
 
 def _batch_normalized() -> nn.Sequential:
@@ -63,6 +79,26 @@ def _batch(n: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 1, 5, 5, dtype=torch.float64, generator=generator), torch.arange(n) % 3
 
 
+def _moments(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and variance that a layer normalizes each sample by, as the layers' docstrings define them."""
+    axes = [0, *range(2, x.ndim)]
+    if isinstance(layer, PopulationNorm):
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        return layer.running_mean.view(shape), layer.running_var.view(shape)
+    if isinstance(layer, GhostBatchNorm):
+        parts = torch.tensor(PARTS[layer.ghost_size])
+        by_part = [_moments(nn.BatchNorm1d(1), x[parts == part]) for part in parts.unique()]
+        mean, variance = (torch.cat(moments)[parts] for moments in zip(*by_part, strict=True))
+        return mean, variance
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    if isinstance(layer, MeanOnlyBatchNorm):
+        return mean, torch.ones_like(mean)
+    if isinstance(layer, VarianceOnlyBatchNorm):
+        rms = x.square().mean(axes, keepdim=True)
+        return torch.zeros_like(mean), rms if layer.rms else variance
+    return mean, variance
+
+
 def _run(
     network: nn.Sequential, weights: Mapping[str, Tensor], x: Tensor, given: Statistics | None
 ) -> tuple[Tensor, Statistics]:
@@ -70,17 +106,15 @@ def _run(
     statistics: Statistics = []
     for i, layer in enumerate(network):
         own = {name: weights[f"{i}.{name}"] for name, _ in layer.named_parameters()}
-        if not isinstance(layer, _BatchNorm):
+        if not isinstance(layer, _BatchNorm | ChannelNorm):
             x = F.relu(x) if isinstance(layer, nn.ReLU) else functional_call(layer, own, (x,))
             continue
         shape = (1, -1, *[1] * (x.ndim - 2))
-        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
-        if given is not None:
-            mean, variance = given[len(statistics)]
+        mean, variance = _moments(layer, x) if given is None else given[len(statistics)]
         statistics.append((mean, variance))
-        x = (x - mean.view(shape)) / (variance.view(shape) + layer.eps).sqrt()
+        x = (x - mean) / (variance + layer.eps).sqrt()
         if own:
-            x = x * own["weight"].view(shape) + own["bias"].view(shape)
+            x = x * own.get("weight", x.new_ones(x.shape[1])).view(shape) + own["bias"].view(shape)
     return x, statistics
 
 
@@ -157,6 +191,43 @@ def test_the_loss_and_the_running_statistics_are_those_of_plain_training() -> No
         for one, other in zip(network.buffers(), twin.buffers(), strict=True):
             assert torch.equal(one, other)
     assert not any(module._forward_hooks for module in network.modules())
+
+
+def _with_own_layers(kind: str) -> nn.Sequential:
+    network = _batch_normalized()
+    family, options = OWN[kind]
+    for i, dimensions in ((1, 2), (4, 2), (8, 1)):
+        old: Any = network[i]
+        make = getattr(gs.batch_norm, f"{family}{dimensions}d")
+        network[i] = make(old.num_features, affine=old.affine, **options).double()
+        for tensor in (*network[i].parameters(), *network[i].buffers()):
+            if tensor.is_floating_point():
+                nn.init.uniform_(tensor, 0.5, 1.5)
+    return network
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_own_layers_are_held_fixed(kind: str) -> None:
+    network, (x, _) = _with_own_layers(kind), _batch(7)
+    twin = copy.deepcopy(network)
+    rows = _rows(network, x)
+    for options in KINDS[:2]:
+        penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SlowGradients)
+            outputs, value = penalty.forward_with_penalty(network, x)
+        assert torch.equal(outputs, twin(x))
+        torch.testing.assert_close(value, _expected(rows, **options), rtol=1e-9, atol=0)
+        if kind != "population":  # of which the gradient is not that of its function
+            _check(value, _expected(rows, **options), network)
+    value = InputJacobianPenalty(1.0, method="exact")(network, x)
+    weights = dict(network.named_parameters())
+    statistics = _run(network, weights, x, None)[1]
+    by_inputs: Any = jacrev(lambda inputs: _run(network, weights, inputs, statistics)[0])(x)
+    torch.testing.assert_close(value, by_inputs.square().sum() / (7 * 3), rtol=1e-9, atol=0)
+    assert float(ntk_trace(network, x, mode="train")) == pytest.approx(
+        float(rows.detach().square().sum())
+    )
 
 
 def test_derivatives_by_the_inputs_hold_the_statistics_too() -> None:
@@ -265,6 +336,46 @@ def test_a_subclass_with_a_formula_of_its_own_raises() -> None:
     for penalty in (GradientSimilarityPenalty(1.0), InputJacobianPenalty(1.0)):
         with pytest.raises(ReplaceLayer, match=r"_Formula '1'.*eval\(\)"):
             penalty(network, x)
+
+
+class _Divided(nn.Module):
+    """A layer without weights that mixes samples, known to nothing."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h / h.norm() if self.training else h
+
+
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3, 1, 1) + 0.5)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.weight * (h - h.mean(0))
+
+
+class _GhostAct(GhostBatchNorm2d):
+    """Declares the normalization of its base class, and does more."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return 2 * super().forward(h)
+
+
+@pytest.mark.parametrize("layer", [_Divided(), _Scaled(), _GhostAct(3)])
+def test_unknown_layers_that_mix_samples_are_refused_by_name(layer: nn.Module) -> None:
+    network, (x, _) = _batch_normalized(), _batch()
+    network[1] = layer.double()
+    kinds = [GradientSimilarityPenalty(1.0, **options) for options in KINDS[::4]]
+    for penalty in (*kinds, InputJacobianPenalty(1.0)):
+        with pytest.raises(GapscopeError, match=f"{type(layer).__name__}.*'1'"):
+            penalty(network, x)
+    with pytest.raises(GapscopeError, match="'1'"):
+        ntk_trace(network, x, mode="train")
+    if not isinstance(layer, _Scaled):
+        assert float(ntk_trace(network, x)) > 0
+        return
+    with pytest.raises(GapscopeError, match="by _Scaled '1'"):
+        ntk_trace(network, x)
 
 
 def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:

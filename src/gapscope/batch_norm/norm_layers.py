@@ -17,7 +17,7 @@ from gapscope.batch_norm.layers.population import (
     PopulationNorm3d,
 )
 from gapscope.inspection.hooks import Weighted, copied_calls, forward_hooks, named_modules
-from gapscope.inspection.independence import normalizes_only
+from gapscope.inspection.norms import normalizes_only
 
 # normalization layers by name
 Layers = dict[str, Any]

@@ -23,8 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from gapscope.base.errors import ReplaceLayer
 from gapscope.inspection.hooks import patch_forwards
-from gapscope.inspection.independence import (
+from gapscope.inspection.norms import (
+    Normalizing,
     check_no_batch_statistics,
+    is_as_declared,
     normalizes_only,
     uses_batch_statistics,
 )
@@ -102,6 +104,12 @@ def statistics_of(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return result
 
 
+def broadcast_statistics(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return `statistics_of` as [1, C, 1, ...]."""
+    mean, inverse = statistics_of(h, eps)
+    return per_channel(mean, h), per_channel(inverse, h)
+
+
 class _FreezableOutput(torch.autograd.Function):
     """Identity whose backward pass goes to the layer's output, or bypasses its statistics."""
 
@@ -132,16 +140,12 @@ class _FreezableOutput(torch.autograd.Function):
         _, wants_h, _, _, wants_weight, wants_bias, _, _ = ctx.needs_input_grad
         skips_parameters = ctx.owns and _without_parameters[ctx.thread]
         # y = weight (h - mean) inverse + bias, with constant mean and inverse
-        slope = inverse if weight is None else weight * inverse
+        slope = inverse if weight is None else per_channel(weight, h) * inverse
         by_h = by_weight = by_bias = None
         if wants_h:
-            by_h = (gradient * per_channel(slope, h)).to(h.dtype)
+            by_h = (gradient * slope).to(h.dtype)
         if wants_weight and not skips_parameters:
-            by_weight = (
-                (gradient * (h - per_channel(mean, h)) * per_channel(inverse, h))
-                .sum(over_channels(h))
-                .to(weight)
-            )
+            by_weight = (gradient * (h - mean) * inverse).sum(over_channels(h)).to(weight)
         if wants_bias and not skips_parameters:
             by_bias = gradient.sum(over_channels(h)).to(weight)
         return None, by_h, None, None, by_weight, by_bias, None, None
@@ -157,11 +161,11 @@ def _freezable(
     h: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    normalization: Callable[[Tensor], tuple[Tensor, Tensor]],
     owns: bool,
     thread: int,
 ) -> Tensor:
-    """Wrap a normalized batch so that its derivative can bypass the statistics."""
+    """Wrap a normalized batch so that its derivative can bypass the statistics, which `normalization` returns."""
     if not output.requires_grad:
         return output
     # Statistics with their graph: in the gradient of a penalty they are functions of the weights.
@@ -169,7 +173,7 @@ def _freezable(
         at_least_single = h.float()
     else:
         at_least_single = h
-    statistics = statistics_of(at_least_single, eps)
+    statistics = normalization(at_least_single)
     # the parameters as torch functions receive them, possibly substitutes
     scale_and_shift = [
         None if parameter is None else parameter.view_as(parameter) for parameter in (weight, bias)
@@ -185,11 +189,16 @@ def _freezable_hook(
     keywords: Mapping[str, Any],
     output: Tensor,
 ) -> Tensor:
-    """Let the statistics of torch's own layer be frozen (hook)."""
+    """Let the statistics of a layer that only normalizes be frozen (hook)."""
     (h,) = arguments or keywords.values()
     # scale and shift are parameters of the layer, not computed from other tensors: nothing depends on their derivatives
     owns = all(name in module._parameters for name in ("weight", "bias"))
-    return _freezable(output, h, module.weight, module.bias, module.eps, owns, thread)
+    scale, shift = module.weight, module.bias
+    if isinstance(module, Normalizing):
+        normalization = module.normalization
+    else:
+        normalization = partial(broadcast_statistics, eps=module.eps)
+    return _freezable(output, h, scale, shift, normalization, owns, thread)
 
 
 _SIGNATURE = inspect.signature(F.batch_norm)
@@ -223,7 +232,8 @@ class _FreezableCalls(TorchFunctionMode):
             return output
         own = self.module._parameters
         owns = weight is own.get("weight") and bias is own.get("bias")
-        return _freezable(output, h, weight, bias, eps, owns, self.thread)
+        normalization = partial(broadcast_statistics, eps=eps)
+        return _freezable(output, h, weight, bias, normalization, owns, self.thread)
 
 
 @contextmanager
@@ -247,7 +257,7 @@ def _freezable_calls(name: str, module: nn.Module, thread: int) -> Iterator[None
 
 
 @contextmanager
-def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterator[None]:
+def allow_frozen_stats(modules: Mapping[str, nn.Module]) -> Iterator[None]:
     """Let batch statistics be frozen in backward passes through the body's graph.
 
     Raises:
@@ -259,11 +269,12 @@ def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True)
         for name, module in modules.items():
             if not uses_batch_statistics(module):
                 continue
-            if not module.training or isinstance(module, nn.SyncBatchNorm):
+            is_declared = is_as_declared(module)
+            is_hidden = isinstance(module, Normalizing | nn.SyncBatchNorm) and not is_declared
+            if not module.training or is_hidden:
                 # the statistics of the batch in evaluation mode, or of several processes, cannot be frozen
-                if needed:
-                    check_no_batch_statistics({name: module})
-            elif normalizes_only(module):
+                check_no_batch_statistics({name: module})
+            elif is_declared or normalizes_only(module):
                 stack.callback(
                     module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove
                 )

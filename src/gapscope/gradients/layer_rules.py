@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge
 
 from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution
+from gapscope.inspection.norms import Normalizing, is_as_declared
 from gapscope.inspection.substitution import ParameterSubstitution
 
 
@@ -175,7 +176,9 @@ def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule |
     applies = set(parameters) <= {"weight", "bias"} and not any(
         p.is_complex() for p in parameters.values()
     )
-    return _RULES.get(type(module)) if applies else None
+    if not applies:
+        return None
+    return _RULES.get(Normalizing if is_as_declared(module) else type(module))
 
 
 def accepts_leading_dims(module: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from gapscope.gradients.backward import differentiable_kernels, gradients_at
 from gapscope.gradients.contributions import Contribution, DenseJacobian, Tensors
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
-from gapscope.inspection.independence import uses_batch_statistics
+from gapscope.inspection.norms import uses_batch_statistics
 from gapscope.inspection.outputs import as_real, raw_outputs
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution

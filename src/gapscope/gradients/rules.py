@@ -20,7 +20,7 @@ from gapscope.gradients.contributions import (
 )
 from gapscope.gradients.layer_rules import Call, layer_rule
 from gapscope.gradients.layouts import PrecomputedColumns, Tokens, Windows
-from gapscope.inspection.independence import uses_batch_statistics
+from gapscope.inspection.norms import Normalizing, uses_batch_statistics
 
 
 @layer_rule(nn.Linear, NonDynamicallyQuantizableLinear, features_last=True)
@@ -191,12 +191,15 @@ def _scale_and_shift(
     return contributions
 
 
-@layer_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+@layer_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Normalizing)
 def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
     """BatchNorm with running statistics, or with constant batch statistics."""
     module = call.module
 
     def normalized() -> Tensor:
+        if isinstance(module, Normalizing):
+            mean, scale = module.normalization(call.inputs)
+            return (call.inputs - mean) * scale
         if uses_batch_statistics(module):
             return F.batch_norm(call.inputs, None, None, training=True, eps=module.eps)
         # gradient has the dimensions [C, N, channels, *space]: statistics are broadcast over the N inputs and space

@@ -56,6 +56,7 @@ from gapscope.inspection.independence import (
     find_dependence,
     highest_precision_dtype,
 )
+from gapscope.inspection.mixing import check_not_mixing
 from gapscope.inspection.outputs import as_real, check_has_gradient
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, cast_like, cast_network
@@ -392,6 +393,7 @@ def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
 
 def _check_mixing(tape: Tape, routing: _Routing) -> None:
     """Raise NeverSupported if samples interact, so that they have no gradients of their own."""
+    check_not_mixing(tape.network, tape.inputs)
     with preserve_state(tape.network):
         tape.network.eval()
         dependence = find_dependence(tape.network, tape.inputs)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer, first_line
+from gapscope.base.errors import GapscopeError, NeverSupported, first_line
 from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
+from gapscope.inspection.mixing import mixing_layer
+from gapscope.inspection.norms import check_no_batch_statistics
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import cast_like, cast_network
 
@@ -47,31 +48,6 @@ def _values_key(network: nn.Module, x: Tensor) -> Hashable:
         for tensor in (*network.parameters(), *network.buffers())
     )
     return weights, x.dtype, hash(x.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-
-
-def uses_batch_statistics(module: nn.Module) -> bool:
-    """Return whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
-    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
-
-
-def normalizes_only(module: nn.Module) -> bool:
-    """Return whether a layer is a BatchNorm whose call is torch's own, not that of a subclass that may do more."""
-    forward: Any = getattr(module.forward, "__func__", None)
-    return isinstance(module, _BatchNorm) and forward in (
-        _BatchNorm.forward,
-        nn.SyncBatchNorm.forward,
-    )
-
-
-def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
-    """Raise ReplaceLayer if a BatchNorm layer mixes the samples of a batch."""
-    for name, module in modules.items():
-        if uses_batch_statistics(module):
-            raise ReplaceLayer(
-                "BatchNorm must not mix the samples of a batch where gradients of individual samples are needed; "
-                f"'{name}' uses the statistics of the batch{'' if module.training else ' in evaluation mode'}. Put it "
-                "into evaluation mode with running statistics (module.eval()), or use GroupNorm."
-            )
 
 
 def highest_precision_dtype(device: torch.device) -> torch.dtype:
@@ -183,6 +159,11 @@ _OTHER_OUTPUTS = (
 )
 
 
+def _other_outputs(network: nn.Module, x: Tensor) -> str:
+    layer = mixing_layer(network, x)
+    return f"{_OTHER_OUTPUTS} Samples are mixed by {layer}." if layer else _OTHER_OUTPUTS
+
+
 def find_dependence(network: nn.Module, x: Tensor, *, perturbed: bool = True) -> str:
     """Return the message that outputs depend on the batch or on the pass; empty if samples are independent.
 
@@ -202,10 +183,10 @@ def find_dependence(network: nn.Module, x: Tensor, *, perturbed: bool = True) ->
             # The result at perturbed weights does not depend on the current ones, and is cached.
             if perturbed and key not in forms:
                 if _agree_when_perturbed(network, x) is False:
-                    return _OTHER_OUTPUTS
+                    return _other_outputs(network, x)
                 forms.add(key)
             if _outputs_agree(network, x) is False:
-                return _OTHER_OUTPUTS
+                return _other_outputs(network, x)
     except _FailsInOtherBatch as error:
         return (
             f"The network runs on {len(x)} samples together, and raises {error} on some of them alone; every sample "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_bat
 from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.losses import default_loss
+from gapscope.inspection.mixing import check_not_mixing
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import check_has_gradient, checked_outputs, eager_mode
 from gapscope.penalties.base import (
@@ -34,6 +36,9 @@ from gapscope.penalties.base import (
 )
 from gapscope.penalties.batches import data_parallel
 
+# networks whose layers have been found not to mix samples in training mode
+_CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
 
 @register_penalty("input_jacobian")
 class InputJacobianPenalty(Penalty):
@@ -41,8 +46,9 @@ class InputJacobianPenalty(Penalty):
 
     Jacobian regularization (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over samples and
     a sum over outputs. A step with a probe costs about two plain training steps; the exact norm needs C
-    backward passes. Batch statistics of BatchNorm are constants in the
+    backward passes. Batch statistics of BatchNorm and of the layers in `gapscope.batch_norm` are constants in the
     derivative by the inputs, so that samples do not interact, but depend on the weights in the penalty's gradient.
+    Other layers that mix samples are an error.
 
     Args:
         strength: lambda, 0 or larger.
@@ -77,6 +83,7 @@ class InputJacobianPenalty(Penalty):
 
         Raises:
             InvalidInput: The inputs are not of a floating-point type.
+            GapscopeError: A layer mixes samples.
         """
         if not inputs.is_floating_point():
             raise InvalidInput(
@@ -87,11 +94,16 @@ class InputJacobianPenalty(Penalty):
             inputs = inputs
         else:
             inputs = inputs.detach().requires_grad_()
-        modules = dict(unwrapped(network).named_modules())
+        bare = unwrapped(network)
+        modules = dict(bare.named_modules())
+        if bare not in _CHECKED:
+            check_not_mixing(bare, inputs.detach())
+            if bare.training:
+                _CHECKED.add(bare)
         with (
             eager_mode(),
             differentiable_kernels(modules.values()),
-            allow_frozen_stats(modules, needed=False),
+            allow_frozen_stats(modules),
         ):
             yield inputs, None
 

@@ -55,8 +55,9 @@ class GradientSimilarityPenalty(Penalty):
     groups rather than one by one. A probe is unbiased, and a step with it costs 2.6 to 5 plain training steps; a step
     with the exact trace or the log determinant costs about C plain steps more.
 
-    In training mode BatchNorm's batch statistics are constants in the Jacobian, dy/dh = gamma / sigma, but depend on
-    the weights in the penalty's gradient. Dropout masks are those of the loss. Works with gradient accumulation
+    In training mode batch statistics of BatchNorm and of the layers in `gapscope.batch_norm` are constants in the
+    Jacobian, dy/dh = gamma / sigma, but depend on the weights in the penalty's gradient; other layers that mix samples
+    are an error. Dropout masks are those of the loss. Works with gradient accumulation
     (`every` counts calls), automatic mixed precision (the penalty is computed in at least float32) and
     DistributedDataParallel (the mean of the local traces is that of the joint batch; log det uses local kernels).
 
@@ -216,6 +217,7 @@ class GradientSimilarityPenalty(Penalty):
                 parameter for parameter in network.parameters() if parameter.requires_grad
             ]
             probe = self._probes.draw(outputs).to(outputs.dtype)
+            verify(tape, outputs)  # that no layer mixes samples
             with freeze_batch_stats():
                 gradients = whole_gradient(outputs, parameters, probe, create_graph=True)
             return torch.stack([gradient.square().sum() for gradient in gradients]).sum()

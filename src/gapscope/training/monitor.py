@@ -17,8 +17,8 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range, descri
 from gapscope.base.files import to_json
 from gapscope.base.options import as_codes
 from gapscope.base.randomness import derive_seed
-from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.losses import evaluate
+from gapscope.inspection.norms import check_no_batch_statistics
 from gapscope.inspection.output_names import numbered_as_outputs
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.inspection.validation import ready

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.inspection.norms import Normalizing
 
 _POSITIONS = {2: "", 3: ", length", 4: ", height, width", 5: ", depth, height, width"}
 _DIMENSIONS = {1: (2, 3), 2: (4,), 3: (5,)}
 
 
-class ChannelNorm(nn.Module):
+class ChannelNorm(Normalizing):
     """Base of layers that normalize each channel of [n, C, ...].
 
     Parameters and buffers have the names of torch's BatchNorm: weight (gamma), bias (beta), running_mean, running_var
@@ -105,14 +106,34 @@ class ChannelNorm(nn.Module):
         self._check_shape(h)
         if self.depends_on_batch:
             return self._normalize_by_batch(h)
-        present = next(t for t in (self.running_mean, self.running_var) if t is not None)
-        mean = self.running_mean
+        mean, variance = self._running_statistics()
+        return F.batch_norm(h, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+
+    def _running_statistics(self) -> tuple[Tensor, Tensor]:
+        """Return the mean and variance of evaluation, 0 and 1 for those that the layer does not have."""
+        mean, variance = self.running_mean, self.running_var
+        present = variance if mean is None else mean
+        assert present is not None
         if mean is None:
             mean = torch.zeros_like(present)
-        variance = self.running_var
         if variance is None:
             variance = torch.ones_like(present)
-        return F.batch_norm(h, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+        return mean, variance
+
+    def normalization(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and 1 / sigma of the next forward pass, in shapes that broadcast to the batch.
+
+        Args:
+            h: Batch [n, C, ...].
+        """
+        if self.depends_on_batch:
+            return self._batch_normalization(h)
+        mean, variance = self._running_statistics()
+        return per_channel(mean, h), per_channel((variance + self.eps).rsqrt(), h)
+
+    def _batch_normalization(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `normalization` by the statistics of the batch."""
+        raise NotImplementedError
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         """Normalize a training batch and update the running statistics."""

@@ -8,6 +8,13 @@ from torch.nn import functional as F
 
 from gapscope.base.errors import check_range
 from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+from gapscope.gradients.frozen_batch_stats import statistics_of
+
+
+def _as_channels(h: Tensor, parts: int) -> Tensor:
+    """Return [n, C, ...] as [n / parts, parts C, ...]: channel c of part i becomes channel i C + c."""
+    # row j holds samples j parts to (j + 1) parts - 1
+    return h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
 
 
 def normalize_parts(
@@ -28,10 +35,7 @@ def normalize_parts(
             variance[None],
         )
     weight, bias = (None if t is None else t.repeat(parts) for t in (weight, bias))
-    # [n, C, ...] as [n / parts, parts C, ...]: row j holds samples j parts to (j + 1) parts - 1, so that channel c of
-    # part i becomes channel i C + c
-    as_channels = h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
-    y = F.batch_norm(as_channels, mean, variance, weight, bias, True, 1.0, eps)
+    y = F.batch_norm(_as_channels(h, parts), mean, variance, weight, bias, True, 1.0, eps)
     return y.view(h.shape), mean.view(parts, -1), variance.view(parts, -1)
 
 
@@ -83,20 +87,31 @@ class GhostBatchNorm(ChannelNorm):
         check_range("ghost_size of GhostBatchNorm", ghost_size, 1)
         self.ghost_size = ghost_size
 
-    def _normalize_by_batch(self, h: Tensor) -> Tensor:
+    def _blocks(self, h: Tensor) -> list[tuple[Tensor, int]]:
+        """Return blocks of a batch, each with the number of equal parts that it is divided into."""
         parts = max(1, len(h) // self.ghost_size)
         larger = len(h) % parts
         size = len(h) // parts
         self._check_batch(h[:size])
         # equal parts need no split, whose backward pass would copy the whole gradient
-        blocks = [h]
-        counts = [parts]
-        if larger:
-            blocks = h.tensor_split([larger * (size + 1)])
-            counts = [larger, parts - larger]
+        if not larger:
+            return [(h, parts)]
+        first, rest = h.tensor_split([larger * (size + 1)])
+        return [(first, larger), (rest, parts - larger)]
+
+    def _batch_normalization(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        rows = []
+        for block, parts in self._blocks(h):
+            statistics = torch.stack(statistics_of(_as_channels(block, parts), self.eps))
+            # [2, parts, C], for samples i, i + parts, ...
+            rows.append(statistics.view(2, parts, -1).repeat(1, len(block) // parts, 1))
+        mean, inverse = torch.cat(rows, 1).view(2, *h.shape[:2], *[1] * (h.ndim - 2))
+        return mean, inverse
+
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
         normalized = [
-            normalize_parts(block, count, self.weight, self.bias, self.eps)
-            for block, count in zip(blocks, counts, strict=True)
+            normalize_parts(block, parts, self.weight, self.bias, self.eps)
+            for block, parts in self._blocks(h)
         ]
         outputs, means, variances = map(list, zip(*normalized, strict=True))
         if self.training:

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm, with_mean, with_mean_and_variance
+from gapscope.batch_norm.layers._channel_norm import (
+    ChannelNorm,
+    over_channels,
+    with_mean,
+    with_mean_and_variance,
+)
+from gapscope.gradients.frozen_batch_stats import broadcast_statistics
 
 
 class MeanOnlyBatchNorm(ChannelNorm):
@@ -53,6 +59,10 @@ class MeanOnlyBatchNorm(ChannelNorm):
         self.scale = affine and scale
         if not scale:
             self.weight = None
+
+    def _batch_normalization(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        mean = h.mean(over_channels(h), keepdim=True)
+        return mean, torch.ones_like(mean)
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)
@@ -162,6 +172,12 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         )
         self.running_mean = None
         self.rms = rms
+
+    def _batch_normalization(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        mean, inverse = broadcast_statistics(h, self.eps)
+        if self.rms:
+            inverse = (h.square().mean(over_channels(h), keepdim=True) + self.eps).rsqrt()
+        return torch.zeros_like(mean), inverse
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)

@@ -113,6 +113,10 @@ class PopulationNorm(ChannelNorm):
         """True if the gradient of the next forward pass flows through the statistics of the batch."""
         return self.training and not self.detach
 
+    def _batch_normalization(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = (self.running_var + self.eps).rsqrt()
+        return per_channel(self.running_mean, h), per_channel(inverse, h)
+
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)
         h, mean, variance = with_mean_and_variance(h, self.running_mean.dtype)
