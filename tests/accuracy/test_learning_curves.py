@@ -280,7 +280,7 @@ def test_a_mapping_of_inputs_keeps_its_form() -> None:
             least_squares,
             two_blobs(60),
             {"max_interval_width": 0.0},
-            "max_interval_width must lie in",
+            "max_interval_width must be",
         ),
         (
             lambda x, y: "network",

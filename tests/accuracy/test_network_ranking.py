@@ -72,7 +72,7 @@ def test_the_interval_covers_the_mean_at_the_nominal_rate() -> None:
 
 
 def test_names_which_options_are_wrong() -> None:
-    with pytest.raises(InvalidInput, match=r"\[2, inf\); got 1"):
+    with pytest.raises(InvalidInput, match=r"at least 2; got 1"):
         ranked_by_s({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="data without targets"):
         ranked_by_s({"a": NetworkSpec()}, X)

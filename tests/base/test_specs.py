@@ -121,8 +121,8 @@ def test_changes_are_named_by_their_path() -> None:
             {"emulated_size": 4},
             "emulated_size must be 0 for kind 'batch'; got 4. Use kind 'ghost' or 'population'",
         ),
-        ({"population_samples": 1}, "normalization.population_samples must lie in"),
-        ({"directions_std": 0}, "normalization.directions_std must lie in"),
+        ({"population_samples": 1}, "normalization.population_samples must be"),
+        ({"directions_std": 0}, "normalization.directions_std must be"),
     ],
 )
 def test_wrong_normalizations_get_one_sentence(content: dict[str, Any], message: str) -> None:

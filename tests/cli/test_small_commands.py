@@ -297,8 +297,10 @@ def test_a_budget_is_checked_for_a_table_too(tmp_path: Path, command: str) -> No
     (tmp_path / "a.csv").write_text(
         "a,y\n" + "".join(f"{k % 2 + k / 300},{k % 2}\n" for k in range(80))
     )
-    done = gapscope(command, tmp_path / "a.csv", "--time-budget", "-3")
-    assert done.returncode == 1 and "time_budget must lie in" in done.stderr
+    done = gapscope(command, tmp_path / "a.csv", "--time-budget", "-3", "--json")
+    message = "--time-budget must be greater than 0; got -3.0."
+    assert done.returncode == 1 and f"error: {message}" in done.stderr
+    assert json.loads(done.stdout)["error"] == message
 
 
 @pytest.mark.parametrize("column", [(), ("--target", "y"), ("--target", "y.1")])

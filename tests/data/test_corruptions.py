@@ -189,7 +189,7 @@ INVALID: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: inject_label_noise(LABELS, 0.5, 1),
-        r"n_classes of label_noise must lie in \[2, inf\); got 1",
+        "n_classes of label_noise",
     ),
     (
         lambda: inject_label_noise(LABELS, 0.5, 2),
@@ -204,7 +204,7 @@ INVALID: list[tuple[Callable[[], Any], str]] = [
         lambda: balanced_subset(SAMPLES, 33, 3),
         "must have 11 samples .* of 33; class 0 has 10. Use at most 30",
     ),
-    (lambda: balanced_subset(SAMPLES, 0, 3), "n of balanced_subset must lie in"),
+    (lambda: balanced_subset(SAMPLES, 0, 3), "n of balanced_subset must be"),
     (
         lambda: balanced_subset(NO_LABELS, 2, 2),
         "A balanced subset needs class labels.*got torch.float32",

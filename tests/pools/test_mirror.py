@@ -133,7 +133,7 @@ def test_an_unsupported_address_is_an_error() -> None:
             {"engine": "ray", "gpus": 1.5},
             "gpus must be at most 1, or an integer; got 1.5. Use 1 or 2",
         ),
-        ({"engine": "ray", "gpus": -1.0}, "gpus must lie in"),
+        ({"engine": "ray", "gpus": -1.0}, "gpus must be"),
     ],
 )
 def test_settings_of_a_cluster_are_checked_first(settings: dict[str, Any], message: str) -> None:

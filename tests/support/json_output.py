@@ -88,6 +88,8 @@ def check_json(command: str, text: str) -> None:
     """Assert that a command printed what its table says: no other key, no other type, no key missing."""
     content = json.loads(text)
     assert isinstance(content, dict), f"{command} printed a {type(content).__name__}, not an object"
+    if content.keys() == {"error", "notes"}:  # of every command
+        return
     keys = documented()[command]
     for path, value in _leaves(content):
         if isinstance(value, list | dict) and any(key.is_inside(path) for key in keys):

@@ -449,7 +449,7 @@ def test_wrong_use_in_an_own_loop_says_what_to_call() -> None:
     for row in (3, {}):
         with pytest.raises(InvalidInput, match=r"monitor\.observe\(network, epoch\)"):
             monitor(network, row)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="epoch must lie in"):
+    with pytest.raises(InvalidInput, match="epoch must be at"):
         monitor.observe(network, -1)
     with pytest.raises(InvalidInput, match="sinks must be a"):
         Monitor(data, ["loss"], sinks="log.csv")  # type: ignore[arg-type]

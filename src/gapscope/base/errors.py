@@ -152,10 +152,10 @@ def check_range(
     left = "(-inf"
     if low is not None:
         left = f"{'(' if low_open else '['}{_shorten(low)}"
-    right = "inf)"
+    needed = f"be {'greater than' if low_open else 'at least'} {left[1:]}"
     if high is not None:
-        right = f"{_shorten(high)}{')' if high_open else ']'}"
-    raise InvalidInput(f"{parameter} must lie in {left}, {right}; got {value}.")
+        needed = f"lie in {left}, {_shorten(high)}{')' if high_open else ']'}"
+    raise InvalidInput(f"{parameter} must {needed}; got {value}.")
 
 
 def _shorten(value: float | int) -> str:

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterable
+from typing import NoReturn
 
 import typer
 
@@ -32,7 +34,7 @@ from gapscope.cli import (
     report,
     study,
 )
-from gapscope.cli.output import print_lines, start_notes
+from gapscope.cli.output import print_json, print_lines, start_notes
 from gapscope.cli.pipes import tolerate_closed_streams
 
 app = typer.Typer(
@@ -95,6 +97,16 @@ def _show_warning(
     print_lines(f"note: {message}", err=True, color=typer.colors.YELLOW)
 
 
+def _stop(message: str, notes: Iterable[str] = ()) -> NoReturn:
+    """Exit with status 1 after a message on standard error, and with --json an object that holds it."""
+    print_lines(f"error: {message}", err=True, color=typer.colors.RED)
+    for note in notes:
+        print_lines(f"  ({note})", err=True)
+    if "--json" in sys.argv:
+        print_json({"error": message})
+    sys.exit(1)
+
+
 def main() -> None:
     """Run the command line. Errors of gapscope become one message and exit code 1."""
     # Read when torch is imported: threads that wait sleep. Beside another process they else take most of the time (a
@@ -109,10 +121,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except GapscopeError as error:
-        print_lines(f"error: {error}", err=True, color=typer.colors.RED)
-        for note in getattr(error, "__notes__", ()):
-            print_lines(f"  ({note})", err=True)
-        sys.exit(1)
+        _stop(str(error), getattr(error, "__notes__", ()))
     except OSError as error:
         # a path that the system refuses, such as one that is too long; anything else is a defect
         if not isinstance(error.filename, str):
@@ -120,5 +129,4 @@ def main() -> None:
         path = error.filename
         if len(path) > 60:
             path = f"{path[:60]}..."
-        print_lines(f"error: {path}: {error.strerror}. Pass another path.", err=True)
-        sys.exit(1)
+        _stop(f"{path}: {error.strerror}. Pass another path.")

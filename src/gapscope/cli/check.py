@@ -25,7 +25,7 @@ from gapscope.cli.arguments import (
     weights_of_run,
 )
 from gapscope.cli.factories import call_for_all, import_function, is_factory, split_returned
-from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
+from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE, TIME_BUDGET
 from gapscope.cli.output import check_outputs, print_json, print_lines
 from gapscope.cli.progress import handle_interrupts
 from gapscope.cli.wording import in_a_shell
@@ -157,7 +157,7 @@ def check(
     ),
     ignore: str = typer.Option("", help="Codes to skip."),
     only: str | None = typer.Option(None, help="Codes to run. Default: all."),
-    time_budget: float = typer.Option(60.0, help="Approximate CPU seconds per network."),
+    time_budget: float = TIME_BUDGET,
     html: Path | None = typer.Option(
         None, help="Write a self-contained HTML page (first network only)."
     ),
@@ -208,9 +208,7 @@ def check(
         _with_shell_advice(results[0][1]).write_html(html)
         print_lines(f"written: {html}", err=True)
     if json:
-        networks = [
-            {"network": name, **_with_shell_advice(result).to_dict()} for name, result in results
-        ]
+        networks = [{"network": name, **result.to_dict()} for name, result in results]
         print_json({"networks": networks})
     if any(result.interrupted for _, result in results):
         raise typer.Exit(130)

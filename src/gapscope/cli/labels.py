@@ -8,7 +8,7 @@ import typer
 
 from gapscope.cli.arguments import read_labelled_table, read_second, read_source
 from gapscope.cli.factories import is_factory
-from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE
+from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE, TIME_BUDGET
 from gapscope.cli.output import check_outputs, print_json, print_lines
 from gapscope.cli.progress import handle_interrupts
 
@@ -30,7 +30,7 @@ def labels(
     ),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page for review."),
     csv: Path | None = typer.Option(None, help="Write a review list, for `gapscope correct`."),
-    time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
+    time_budget: float = TIME_BUDGET,
     seed: int = SEED,
     json: bool = JSON,
 ) -> None:

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 _PIPED = 1000
 # what a terminal obeys or cannot show, in names from files: control codes, changes of the direction, halves of letters
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# keys of JSON whose text advises
+_ADVICE = {
+    "abstained_because",
+    "action",
+    "error",
+    "not_judged",
+    "note",
+    "notes",
+    "reason",
+    "unclear",
+}
 # what the running command said of the data that it read
 _NOTES: ContextVar[list[str]] = ContextVar("notes")
 
@@ -69,16 +80,15 @@ def _is_same_file(path: Path, other: Path) -> bool:
     return path.resolve() == other.resolve()
 
 
-def _rounded(value: Any) -> Any:
-    """Round durations, which nothing is computed from, to milliseconds."""
+def _for_programs(value: Any, key: str = "") -> Any:
+    """Return JSON with advice for a shell, and with durations, which nothing is computed from, in milliseconds."""
     if isinstance(value, Mapping):
-        return {
-            key: round(item, 3) if key == "seconds" and isinstance(item, float) else _rounded(item)
-            for key, item in value.items()
-        }
+        return {name: _for_programs(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return value
+        return [_for_programs(item, key) for item in value]
+    if key == "seconds" and isinstance(value, float):
+        return round(value, 3)
+    return in_a_shell(value) if key in _ADVICE and isinstance(value, str) else value
 
 
 def print_json(value: Result | Mapping[str, Any]) -> None:
@@ -87,13 +97,14 @@ def print_json(value: Result | Mapping[str, Any]) -> None:
     Its `notes` are those of `print_note`, and those of the results that it holds, which are printed as well.
     """
     content = value.to_dict() if isinstance(value, Result) else value
-    own = [in_a_shell(note) for part in _results_in(content) for note in part.get("notes") or ()]
+    content = _for_programs(content)
+    own = [note for part in _results_in(content) for note in part.get("notes") or ()]
     said = [in_a_shell(note) for note in _NOTES.get([])]
     for note in dict.fromkeys(own):
         if note not in said:
             print_lines(note, err=True)
     notes = list(dict.fromkeys([*said, *own]))
-    typer.echo(to_json(_rounded({**content, "notes": notes}), indent=1, null=True))
+    typer.echo(to_json({**content, "notes": notes}, indent=1, null=True))
 
 
 def _results_in(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:

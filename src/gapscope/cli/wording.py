@@ -21,7 +21,6 @@ IN_A_SHELL = {
     "pass train_fn= to check": "pass --train",
     "pass time_budget=None": "pass a larger --time-budget",
     "time_budget=None allows": "a larger --time-budget allows",
-    "time_budget= allows": "--time-budget allows",
     "a larger time_budget=, or None for no limit": "a larger --time-budget",
     "a larger time_budget": "a larger --time-budget",
     "in result.label_issues": "that `gapscope labels` lists",
@@ -79,6 +78,7 @@ PATTERNS = (
     ),
     (re.compile(r"(?<!n Python, )\bpass (?=\w+=)"), "in Python, pass "),
     (re.compile(r"(?<!n Python, )\bPass (?=\w+=)"), "In Python, pass "),
+    (re.compile(r"\btime_budget\b=?"), "--time-budget"),
 )
 
 
