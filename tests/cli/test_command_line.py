@@ -302,8 +302,11 @@ def test_help_has_no_section_of_a_docstring_and_names_no_form_of_table_alone() -
     [
         (("report", "absent"), "must be a pool folder; it holds no pool.json"),
         (("pool", "run", "absent.toml", "x"), "there is no such file"),
-        (("gap", "predict", "absent", "absent.safetensors"), "Run: gapscope gap fit absent"),
-        (("gap", "predict", "my pool", "absent.safetensors"), "Run: gapscope gap fit 'my pool'"),
+        (
+            ("gap", "predict", "absent", "absent.safetensors"),
+            "Run: gapscope gap fit absent, which writes one if",
+        ),
+        (("gap", "predict", "my pool", "absent.safetensors"), "Run: gapscope gap fit 'my pool', "),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(

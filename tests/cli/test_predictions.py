@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.cli import app
+from gapscope.cli.learning_curve import _named
 from support.commands import GRID
 
 
@@ -127,6 +128,21 @@ def test_what_is_trained_needs_data(
     assert "without training data" in str(failed.exception) and "--data" in str(failed.exception)
     failed = CliRunner().invoke(app, ["learning-curve", str(tmp_path)])
     assert "is a folder" in str(failed.exception)
+
+
+def test_a_function_that_returns_an_estimator_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "returned.py").write_text(
+        "from sklearn.linear_model import Ridge\nclass Own: pass\ndef one(x): return x\n"
+        "def estimator(): return Ridge()\ndef train(x=0, y=0): return Ridge().fit(x, y)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert type(_named(Path("returned:estimator"))).__name__ == "Ridge"
+    assert all(callable(_named(Path(f"returned:{name}"))) for name in ("train", "one"))
+    with pytest.raises(InvalidInput, match="the class Own"):
+        _named(Path("returned:Own"))
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import typer
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import as_word, to_json
 from gapscope.cli.arguments import is_table, read_grid, read_labelled_table
-from gapscope.cli.factories import call_for_all, import_function, import_object, is_factory
+from gapscope.cli.factories import (
+    call_for_all,
+    call_function,
+    import_function,
+    import_object,
+    is_factory,
+)
 from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN
 from gapscope.cli.output import print_json, print_lines, print_note, print_table
 from gapscope.cli.progress import handle_interrupts, steps
@@ -25,7 +32,7 @@ def _of_table(
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
     from gapscope.data.frames import encode_frame
 
-    trained = import_object(source)
+    trained = _named(source)
     read = read_labelled_table(table, target, groups=groups)
     features: Any = read.inputs
     if not _encodes_columns(trained):
@@ -35,6 +42,27 @@ def _of_table(
     elif features.shape[1] == 1:
         features = features.iloc[:, 0]  # a vectorizer of texts takes one per row
     return trained, (features, read.labels), read.groups
+
+
+def _named(source: Path) -> Any:
+    """Return the training function or estimator of this name, or what a function without arguments returns."""
+    from gapscope.inspection.network_checks import is_estimator
+
+    found = import_object(source)
+    if is_estimator(found) or not callable(found) or not _takes(found) or _takes(found, "x", "y"):
+        return found
+    return call_function(source, needed="a training function (x, y) or an estimator")
+
+
+def _takes(function: Callable[..., Any], *arguments: str) -> bool:
+    """Return whether a function can be called with these arguments (True if it does not say)."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        return True
+    return True
 
 
 def _encodes_columns(trained: Any) -> bool:
@@ -97,13 +125,8 @@ def _check_factory(source: Path) -> None:
     what = ""
     if is_estimator(found):
         what = f"an estimator ({type(found).__name__})"
-    elif callable(found):
-        try:
-            inspect.signature(found).bind()
-        except TypeError:
-            what = f"a function ({', '.join(inspect.signature(found).parameters)})"
-        except ValueError:
-            return
+    elif callable(found) and not _takes(found):
+        what = f"a function ({', '.join(inspect.signature(found).parameters)})"
     if what:
         raise InvalidInput(
             f"{source} is {what} without training data. Pass a table of them, --data TABLE; or name a function without "
@@ -139,7 +162,7 @@ def _print(curves: dict[str, Any]) -> None:
 def learning_curve(
     target: Path = typer.Argument(
         help="TOML grid, as for `gapscope pool run`; or module:function that returns (train_fn, data); with --data "
-        "module:name of the training function (x, y) or estimator itself.",
+        "module:name of the training function (x, y) or estimator, or of a function that returns it.",
     ),
     data: Path | None = typer.Option(None, help="Table of the training data (CSV, JSON, Parquet)."),
     target_column: str | None = LABEL_COLUMN,

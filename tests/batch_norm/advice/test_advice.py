@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import gapscope
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.budget import BudgetSpent
+from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm import replace_batch_norm
 from gapscope.batch_norm.advice.batch_norm import DropoutLoss
@@ -158,6 +159,14 @@ def test_a_budget_below_what_all_layers_take_is_said_before_it_starts() -> None:
     with pytest.raises(BudgetSpent, match=r"time_budget=10.*25 CPU s.*time_budget=38"):
         gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=10)
     assert time.process_time() < 3  # trials of few samples
+
+
+def test_a_network_without_batch_norm_is_told_so_before_its_batch_size() -> None:
+    network, data = nn.Linear(2, 2), (torch.ones(9, 2), torch.arange(9) % 2)
+    with pytest.raises(NotMeasurable, match="normalization layers"):
+        gapscope.advise_batch_norm(network, data, batch_size=32)
+    with pytest.raises(NotMeasurable, match="normalization layers"):
+        gapscope.batch_norm.batch_norm_excess(network, data, batch_sizes=(32,))
 
 
 @pytest.mark.usefixtures("seconds_per_pass")

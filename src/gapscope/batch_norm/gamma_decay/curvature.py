@@ -51,11 +51,14 @@ class EvaluationData:
             yield part, *self.batch(part)
 
 
-def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn.Module, Samples]:
-    """Validate a network with data that have targets (of any shape for a caller's loss)."""
+def prepare(
+    network: nn.Module, data: Any, loss: Loss | None = None, layers: Sequence[str] | None = None
+) -> tuple[nn.Module, Samples]:
+    """Validate a network that has these layers, with data that have targets (of any shape for a caller's loss)."""
     prepared = ready(
         network, data, needs=("targets",) if loss is not None else ("targets", "outputs")
     )
+    batch_norm_layers(prepared.network, layers)
     return prepared.network, prepared.samples
 
 

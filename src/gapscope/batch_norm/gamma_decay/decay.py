@@ -233,7 +233,7 @@ def gamma_decay(
     0.1
     """
     check_options(noise_draws=noise_draws, curvature=curvature, covariance=covariance, draws=draws)
-    network, samples = prepare(network, data, loss)
+    network, samples = prepare(network, data, loss, layers)
     generator = resolve_generator(generator)
     with inspection_mode(network):
         sums = DecaySums(

@@ -234,7 +234,7 @@ def batch_norm_excess(
     known += inspect.signature(check_options).parameters
     check_known("batch_norm_excess", decay_options, dict.fromkeys(known))
     budget = CpuBudget(time_budget)
-    network, samples = prepare(network, data, loss)
+    network, samples = prepare(network, data, loss, layers)
     check_batch_sizes("batch_sizes", batch_sizes, len(samples))
     network, names = copy_with_population(network, samples, layers, chunk_size)
     return excess_of_population(
