@@ -48,8 +48,8 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import explained_memory
+from gapscope.inspection.norms import has_running_statistics
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
-from gapscope.inspection.running_statistics import has_running_statistics
 from gapscope.inspection.validation import Ready, ready, settled_by
 from gapscope.inspection.wrapped_networks import refuse_estimator
 from gapscope.measures.before_training import (

@@ -28,8 +28,8 @@ from gapscope.batch_norm.norm_layers import (
 )
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import named_modules
+from gapscope.inspection.norms import evaluation_map
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
-from gapscope.inspection.running_statistics import evaluation_map
 
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch": BATCH_KINDS,

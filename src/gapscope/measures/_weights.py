@@ -17,8 +17,8 @@ from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import ModuleCall, Weighted, named_modules, record_module_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.norms import evaluation_map, has_running_statistics
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
-from gapscope.inspection.running_statistics import evaluation_map, has_running_statistics
 
 StateDict = Mapping[str, Tensor]
 

@@ -19,6 +19,7 @@ from gapscope.inspection.computed_weights import with_plain_weights
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.independence import check_sample_independence, highest_precision_dtype
 from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.norms import evaluation_map, has_running_statistics
 from gapscope.inspection.outputs import (
     DEFAULT_CHUNK_SIZE,
     as_real,
@@ -27,7 +28,6 @@ from gapscope.inspection.outputs import (
     measurement_mode,
     prepare_inputs,
 )
-from gapscope.inspection.running_statistics import evaluation_map, has_running_statistics
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures._gradients import Tensors, in_passes, samples_on_device, trainable
