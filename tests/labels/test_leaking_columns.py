@@ -198,3 +198,27 @@ def test_rows_with_one_value_have_no_order() -> None:
     # values of one or two rows are predicted by the values next to them
     pairs = torch.stack([days // 2, days.cos()], 1)
     assert find_leaking_columns(gs.Samples(pairs, season)).score > 0.99
+
+
+@pytest.mark.parametrize("is_regression", [False, True])
+def test_one_of_many_columns_is_found(is_regression: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 700))
+    y = x[:, 0] + rng.normal(size=100)
+    y = y if is_regression else (y > 0).astype(int)
+    x[:, 555] = y + 0.01 * rng.normal(size=100)
+    (note,) = leaking_column_note(as_samples((x, y)))
+    assert note.startswith("Column 555 alone")
+    result = gs.check(None, (x, y), only=["GS103", "GS107"], time_budget=5)
+    assert result.codes == ("GS107",) and [item.code for item in result.not_checked] == ["GS103"]
+    x[:, 600] = np.arange(100)
+    (finding,) = gs.check(None, (x, y), only=["GS107"]).findings
+    assert "counts the rows: 600" in finding.evidence
+
+
+@pytest.mark.parametrize(("n", "share"), [(30, 0.5), (40, 0.1)])
+def test_the_best_of_many_columns_of_noise_is_no_leak(n: int, share: float) -> None:
+    rng = np.random.default_rng(0)
+    y = (np.arange(n) < share * n).astype(int)
+    columns = find_leaking_columns(as_samples((rng.normal(size=(n, 1500)), y)))
+    assert not columns.is_leak and columns.score < 0.98

@@ -19,9 +19,8 @@ from gapscope.checks.registry import (
     register_check,
 )
 from gapscope.checks.text_leaks import MIN_ROWS_PER_CLASS, decided_by_words, named_in_text
-from gapscope.labels.copied_inputs import as_table, find_copied_inputs
+from gapscope.labels.copied_inputs import N_FIRST, as_table, find_copied_inputs
 from gapscope.labels.leaking_columns import (
-    MAX_COLUMNS,
     MIN_ALONE,
     MIN_LESS,
     find_leaking_columns,
@@ -119,6 +118,13 @@ def leak(context: Context) -> Outcome:
     return context.leak
 
 
+def _counters(x: Tensor) -> Tensor:
+    """Return the numbers of the columns that grow by equal steps."""
+    steps = x.double().diff(dim=0)
+    is_equal = (steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)
+    return torch.nonzero(((steps > 0) & is_equal).all(0)).flatten()
+
+
 def find_leak(context: Context) -> Outcome:
     """Return the outcome of GS107."""
     copied = find_copied_inputs(context.everything)
@@ -127,26 +133,15 @@ def find_leak(context: Context) -> Outcome:
     of_text = _text_leak(context)
     if of_text is not None:
         return of_text
-    x = context.everything.inputs
-    if (
-        context.everything.has_one_input
-        and x.is_floating_point()
-        and x.ndim == 2
-        and x.shape[1] > MAX_COLUMNS
-    ):
-        return NotChecked(f"needs at most {MAX_COLUMNS} columns; there are {x.shape[1]}")
     table = as_table(context.everything)
     if table is None and len(context.everything.first(1).parts) > 1:
         return NotChecked("no input is a copy of the target; single columns need a table")
     if table is None:
         return NotChecked("needs a table")
-    x = table.inputs.double().cpu()
-    steps = x[1:] - x[:-1]
-    is_counter = (steps > 0).all(0) & (
-        (steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)
-    ).all(0)
-    if len(x) > 2 and bool(is_counter.any()):
-        counters = torch.nonzero(is_counter).flatten().tolist()
+    x = table.inputs.cpu()
+    counters = _counters(x[:N_FIRST])
+    counters = counters[_counters(x[:, counters])].tolist()
+    if len(x) > 2 and counters:
         return Finding(
             f"column counts the rows: {name_columns(table.columns, counters)}",
             "remove it: it says nothing about new samples",

@@ -12,7 +12,6 @@ from gapscope.base.input_layout import InputLayout
 from gapscope.base.label_copies import are_many
 from gapscope.base.samples import Samples
 from gapscope.labels.leaking_columns import (
-    MAX_COLUMNS,
     MAX_EXACT,
     ROUNDING,
     LeakingColumns,
@@ -93,7 +92,7 @@ def find_copied_inputs(samples: Samples) -> LeakingColumns | None:
     rest = [part for i, part in enumerate(few.parts) if i not in copies]
     if not rest:
         others = predict_from(torch.zeros(len(few), 1), targets)
-        known = samples.columns if 0 < len(samples.columns) <= MAX_COLUMNS else ()
+        known = samples.columns
         listed = f" ({name_columns(known, range(len(known)))})" if known else ""
         evidence = f"the inputs{listed} are a copy of the {noun}, one value per class"
         return LeakingColumns(evidence, 1.0, others, is_copy=True)
@@ -131,7 +130,7 @@ def _columns_of(samples: Samples) -> Iterator[tuple[str, Tensor]]:
 
 
 def as_table(samples: Samples) -> Samples | None:
-    """Return samples whose inputs are one table of at most `MAX_COLUMNS` columns; None for other data.
+    """Return samples whose inputs are one table; None for other data.
 
     Several inputs are joined if each is a number or a vector of numbers. Token ids are none.
 
@@ -140,10 +139,7 @@ def as_table(samples: Samples) -> Samples | None:
     """
     if samples.has_one_input:
         x = samples.inputs
-        is_table = x.is_floating_point() and x.ndim == 2 and x.shape[1] <= MAX_COLUMNS
-        return samples if is_table else None
-    if sum(part[0].numel() for part in samples.first(1).parts) > MAX_COLUMNS:
-        return None
+        return samples if x.is_floating_point() and x.ndim == 2 else None
     columns = list(_columns_of(samples))
     if not columns:
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -24,8 +26,11 @@ MIN_ALONE, MIN_LESS = 0.98, 0.03
 MAX_ERRORS_LEFT = 0.1
 # fewer rows repeat by chance, and so do fewer different rows, by judgment
 MIN_ROWS, MIN_DIFFERENT = 30, 10
-# one fit per column, by judgment for its time
-MAX_COLUMNS = 512
+# Rows outside the most frequent class per digit of the number of columns: with fewer, in more than 1 of 50 tables of
+# noise the better of two neighbours has the label in `MIN_ALONE` of the rows of a column (counted exactly).
+ROWS_PER_DIGIT = 10
+# Counts of labels by value that are held at once, as more are no faster: 3 MB.
+MAX_COUNTS = 400_000
 # kernel machines are exact on so many evenly spaced rows
 MAX_EXACT = 1000
 # A column in other units has this correlation with the target, less than 1: rounding to 5 digits costs less.
@@ -93,74 +98,99 @@ def name_columns(known: Sequence[str], columns: Sequence[int]) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _in_order(column: Float[Tensor, " n"], targets: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return one minus the squared error of predicting by the order of a column, in variances [n].
+def _numbered(columns: Columns) -> Int[Tensor, "k n"]:
+    """Return the number of the value of each sample, by size, of each column."""
+    values, order = columns.T.sort(1)
+    steps = torch.zeros_like(order)
+    steps[:, 1:] = values[:, 1:] != values[:, :-1]
+    return torch.zeros_like(order).scatter_(1, order, steps.cumsum(1))
 
-    A value is predicted by others with the same value, and with less than two such by the mean targets of the values
-    before and after it as well. Rows with equal values have no order: that passed may be that of time.
+
+def _beside(codes: Int[Tensor, "k n"]) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the values before and after those of the samples; the only neighbour of the ends twice."""
+    last = codes.amax(1, keepdim=True)
+    before = torch.where(codes > 0, codes - 1, 1).minimum(last)
+    after = torch.where(codes < last, codes + 1, last - 1).clamp_min(0)
+    return before, after
+
+
+def _variance_explained(
+    codes: Int[Tensor, "k n"], targets: Float[Tensor, " n"], *, has_order: bool
+) -> Float[Tensor, " k"]:
+    """Return R^2 of predicting each sample by others with its value, or with neighbouring values, if that is more.
+
+    A value with less than two others is predicted by the mean targets of the values before and after it as well. Rows
+    with equal values have no order: that passed may be that of time.
     """
-    codes, counts = column.unique(return_inverse=True, return_counts=True)[1:]
-    sums = targets.new_zeros(len(counts)).index_add(0, codes, targets)
-    means = sums / counts
-    before = torch.cat([means[1:2], means[:-1]])
-    after = torch.cat([means[1:], means[-2:-1]])
-    beside = ((before + after) / 2)[codes] if len(counts) > 1 else targets.mean()
-    n_others = counts[codes] - 1
-    needed = (2 - n_others).clamp_min(0)
-    predicted = (sums[codes] - targets + needed * beside) / (n_others + needed)
-    return 1 - (predicted - targets).square() / targets.var(correction=0)
+    targets = targets.expand(codes.shape)
+    zeros = targets.new_zeros(len(codes), int(codes.max()) + 1)
+    sums = zeros.scatter_add(1, codes, targets)
+    counts = zeros.scatter_add(1, codes, torch.ones_like(targets))
+    total = sums.gather(1, codes) - targets
+    n_others = counts.gather(1, codes) - 1
+    # a value that no other sample has predicts the mean
+    predicted = torch.where(
+        n_others > 0, total / n_others.clamp_min(1), targets.mean(1, keepdim=True)
+    )
+    errors = (predicted - targets).square().mean(1)
+    if has_order:
+        means = sums / counts.clamp_min(1)
+        before, after = _beside(codes)
+        beside = (means.gather(1, before) + means.gather(1, after)) / 2
+        needed = (2 - n_others).clamp_min(0)
+        predicted = (total + needed * beside) / (n_others + needed)
+        errors = errors.minimum((predicted - targets).square().mean(1))
+    return 1 - errors / targets.var(1, correction=0)
 
 
-def _by_value(codes: Int[Tensor, " n"], targets: Targets, *, has_order: bool) -> Tensor:
-    """Return whether the others with the value of each sample mostly have its label [n]; as `_in_order`.
-
-    Args:
-        codes: Number of the value of each sample.
-        targets: Labels, or targets of regression in floating point.
-        has_order: Whether a value that a single sample has may have the label of one of the values next to it.
-    """
-    n_values = int(codes.max()) + 1
-    if targets.is_floating_point():
-        zeros = targets.new_zeros(n_values)
-        sums = zeros.index_add(0, codes, targets)[codes] - targets
-        others = zeros.index_add(0, codes, torch.ones_like(targets))[codes] - 1
-        errors = sums / others.clamp_min(1) - targets
-        # a value that no other sample has predicts the mean
-        errors = torch.where(others > 0, errors, targets.mean() - targets)
-        return 1 - errors.square() / targets.var(correction=0)
+def _accuracy(
+    codes: Int[Tensor, "k n"], targets: Shaped[Tensor, " n"], *, has_order: bool, n_columns: int
+) -> Float[Tensor, " k"]:
+    """Return in how many samples the others with their value, or the values next to a single one, have their label."""
     classes, labels = targets.unique(return_inverse=True)
-    ones = torch.nn.functional.one_hot(labels, len(classes))
-    counts = ones.new_zeros(n_values, len(classes)).index_add_(0, codes, ones)
-    others = counts[codes] - ones
-    is_single = others.sum(1) == 0
-    correct = (others.argmax(1) == labels) & ~is_single
+    k, n = codes.shape
+    n_values = codes.amax(1, keepdim=True) + 1
+    start = (n_values.max() * torch.arange(k))[:, None]
+    flat = (codes + start) * len(classes) + labels
+    counts = flat.flatten().bincount(minlength=k * int(n_values.max()) * len(classes))
+    counts = counts.view(-1, len(classes))
+    others = counts[(codes + start).flatten()]
+    others[torch.arange(k * n), labels.repeat(k)] -= 1
+    is_single = (others.sum(1) == 0).view(k, n)
+    correct = ((others.argmax(1).view(k, n) == labels) & ~is_single).double()
     # in few rows one of two neighbours has the label by chance too often
-    if has_order and n_values > 1 and len(codes) >= MIN_ROWS:
-        usual = counts.argmax(1)
-        before = torch.cat([usual[1:2], usual[:-1]])[codes]
-        after = torch.cat([usual[1:], usual[-2:-1]])[codes]
-        agree = torch.stack([before == labels, after == labels]).double()
-        # the better of two neighbours has the label by chance more often than one has, as strong features show
-        beside = agree.mean(0) if 2 * n_values < len(codes) else agree.amax(0)
-        return torch.where(is_single, beside, correct.double())
-    return correct.double()
+    if not has_order or n < MIN_ROWS:
+        return correct.mean(1)
+    usual = counts.argmax(1)
+    agree = torch.stack([usual[beside + start] == labels for beside in _beside(codes)]).double()
+    # the better of two neighbours has the label by chance more often than one has, as strong features show
+    n_rare = n - int(labels.bincount().max())
+    is_by_chance = n_rare < ROWS_PER_DIGIT * math.log10(n_columns)
+    beside = torch.where((2 * n_values < n) | is_by_chance, agree.mean(0), agree.amax(0))
+    return torch.where(is_single, beside, correct).mean(1)
 
 
-def _alone(columns: Columns, targets: Targets) -> float:
-    """Return the accuracy (R^2) of predicting each sample from others by one column of the table.
+def _alone(
+    values: Columns, targets: Targets, n_columns: int, *, are_many: bool = False
+) -> list[float]:
+    """Return the accuracies (R^2) of predicting each sample from others by one column or category of the table.
 
     Args:
-        columns: Its values [n, 1], or [n, k] of a category.
+        values: Its values [n, 1], or [n, k] of a category, which have no order; or k columns.
         targets: Labels, or targets of regression in floating point, [n].
+        n_columns: Number of all columns: the best of many predicts more labels by chance.
+        are_many: Whether they are columns, and no category.
     """
-    if columns.shape[1] > 1:  # the values of a category have no order
-        codes = columns.unique(dim=0, return_inverse=True)[1]
-        return float(_by_value(codes, targets, has_order=False).mean())
-    codes = columns[:, 0].unique(return_inverse=True)[1]
-    by_value = float(_by_value(codes, targets, has_order=True).mean())
-    if not targets.is_floating_point():
-        return by_value
-    return max(by_value, float(_in_order(columns[:, 0], targets).mean()))
+    if targets.is_floating_point():
+        n_classes, score = 1, _variance_explained
+    else:
+        n_classes, score = len(targets.unique()), partial(_accuracy, n_columns=n_columns)
+    if values.shape[1] > 1 and not are_many:
+        codes = values.unique(dim=0, return_inverse=True)[1][None]
+        return score(codes, targets, has_order=False).tolist()
+    size = max(MAX_COUNTS // (len(values) * n_classes), 1)
+    blocks = values.split(size, dim=1)
+    return torch.cat([score(_numbered(part), targets, has_order=True) for part in blocks]).tolist()
 
 
 def _is_copy(columns: Columns, labels: Targets) -> bool:
@@ -195,9 +225,10 @@ def _categories(x: Columns, columns: Sequence[tuple[int, ...]]) -> Iterator[tupl
 
     for column in columns:
         if len(column) != 1 or not is_indicator[column[0]]:
-            yield from finished()
-            run.clear()
-            total.zero_()
+            if run:
+                yield from finished()
+                run.clear()
+                total.zero_()
             yield column
             continue
         values = x[:, column[0]]
@@ -316,8 +347,7 @@ def find_leaking_columns(
     """Return what those columns predict that alone predict most of the labels, and what all others predict.
 
     Args:
-        samples: Samples of a table [n, d] of floating point numbers, with at most `MAX_COLUMNS` columns, for which
-            `reason_not_searched` is empty.
+        samples: Samples of a table [n, d] of floating point numbers, for which `reason_not_searched` is empty.
         sources: Columns of the raw table; without them, each column is one.
         gaps: Names of columns with missing values, and whether each sample lacks one: that alone may give the label
             away, such as a date that one class has.
@@ -351,7 +381,9 @@ def find_leaking_columns(
                 return LeakingColumns("", max(leaking, key=_score).score, reason=reason)
             kept = every  # the label is a copy of itself in any rows
         for column in leaking:
-            column.score = min(column.score, _alone(column.values[kept], targets[kept]))
+            column.score = min(
+                column.score, *_alone(column.values[kept], targets[kept], len(judged))
+            )
     best = max(judged, key=_score)
     chosen = _of_which_one_suffices([column for column in judged if column.score >= least])
     noun = "target" if is_regression else "label"
@@ -384,17 +416,24 @@ def _judged(
     """Return what each column and category predicts alone, by its values or by those that are missing."""
     names = {indices: name for name, indices in sources}
     result: list[_Judged] = []
-    for indices in _candidates(x, list(names) or [(i,) for i in range(x.shape[1])]):
+    candidates = _candidates(x, list(names) or [(i,) for i in range(x.shape[1])])
+    alone = partial(_alone, targets=targets, n_columns=len(candidates))
+    singles = [indices[0] for indices in candidates if len(indices) == 1]
+    scores = dict(zip(singles, alone(x[:, singles], are_many=True) if singles else (), strict=True))
+    for indices in candidates:
         listed = names.get(indices, name_columns(known, indices))
         is_one = len(indices) == 1 or indices in names
         title = f"column {listed}" if is_one else f"columns {listed} together"
-        values = x[:, list(indices)]
-        column = _Judged(title, indices, values, _alone(values, targets))
+        if len(indices) == 1:
+            values = x[:, indices[0] :][:, :1]
+            score = scores[indices[0]]
+        else:
+            values = x[:, list(indices)]
+            (score,) = alone(values)
+        column = _Judged(title, indices, values, score)
         gaps = missing.get(names.get(indices, ""))
         if gaps is not None:
-            by_gaps = _Judged(
-                f"{title}, by its missing values,", indices, gaps, _alone(gaps, targets)
-            )
+            by_gaps = _Judged(f"{title}, by its missing values,", indices, gaps, *alone(gaps))
             column = max(column, by_gaps, key=_score)
         result.append(column)
     return result
