@@ -216,7 +216,7 @@ def test_one_of_many_columns_is_found(is_regression: bool) -> None:
     assert "counts the rows: 600" in finding.evidence
 
 
-@pytest.mark.parametrize(("n", "share"), [(30, 0.5), (40, 0.1)])
+@pytest.mark.parametrize(("n", "share"), [(30, 0.2), (40, 0.1)])
 def test_the_best_of_many_columns_of_noise_is_no_leak(n: int, share: float) -> None:
     rng = np.random.default_rng(0)
     y = (np.arange(n) < share * n).astype(int)
