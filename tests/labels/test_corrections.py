@@ -479,3 +479,86 @@ def test_a_second_list_is_never_applied_to_the_rows_that_a_first_one_left(tmp_pa
         assert "lists of them together" in str(caught.value)
         both = gs.apply_label_corrections((x, y), [first, second])
         assert len(both) == 11 and both.y[row - 1] == 1
+
+
+class Items(torch.utils.data.Dataset[dict[str, Any]]):
+    """Items with labels of any type."""
+
+    def __init__(self, label: Any) -> None:
+        self.label = label
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index not in range(40):
+            raise IndexError
+        return {"size": torch.tensor(float(index)), "y": self.label(index)}
+
+
+@pytest.mark.parametrize(
+    "label", [lambda k: k % 2, lambda k: torch.tensor(k % 2), lambda k: numpy.int32(k % 2)]
+)
+def test_items_of_a_data_set_come_back_with_other_labels(tmp_path: Path, label: Any) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("sample,label\n0,1\n5,drop\n")
+    data = Items(label)
+    corrected = gs.apply_label_corrections(data, path, target="y")
+    rows = [*range(5), *range(6, 40)]
+    assert [int(item["size"]) for item in corrected] == rows
+    assert [int(item["y"]) for item in corrected] == [1, *(k % 2 for k in rows[1:])]
+    assert type(corrected[0]["y"]) is type(data[0]["y"]) and data[0]["y"] == 0
+    batch = next(iter(torch.utils.data.DataLoader(corrected, batch_size=39)))
+    assert batch["y"].dtype == next(iter(torch.utils.data.DataLoader(data)))["y"].dtype
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], None])
+@pytest.mark.parametrize("form", ["plain", "torch", "transform", "relabelled"])
+def test_a_hugging_face_data_set_comes_back_with_its_features(
+    tmp_path: Path, names: Any, form: str
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = tmp_path / "list.csv"
+    path.write_text(
+        "sample,label\n0,1\n5,drop\n" if names is None else "sample,label\n0,b\n5,drop\n"
+    )
+    kind = datasets.Value("int8") if names is None else datasets.ClassLabel(names=names)
+    features = datasets.Features({"y": kind, "size": datasets.Value("float32")})
+    data = datasets.Dataset.from_dict({"y": [0, 1] * 20, "size": SIZES}, features=features)
+    if form == "torch":
+        data = data.with_format("torch")
+    shift = int(form == "relabelled" and names is None)
+    if form in ("transform", "relabelled"):
+        data = data.with_transform(
+            lambda rows: {
+                "double": [2 * size for size in rows["size"]],
+                "y": [label ^ shift for label in rows["y"]],
+            }
+        )
+    corrected = gs.apply_label_corrections(data, path, target="y")
+    if not shift:
+        assert corrected.features == features and corrected.column_names == data.column_names
+    rows = [*range(5), *range(6, 40)]
+    assert [int(row["y"]) for row in corrected] == [1, *((k % 2) ^ shift for k in rows[1:])]
+    inputs = {*data[0]} - {"y"}
+    for name in inputs:
+        assert [float(row[name]) for row in corrected] == [float(data[k][name]) for k in rows]
+    assert data[0]["y"] == shift
+
+
+def test_corrected_amounts_are_not_rounded(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("sample,label\n0,3.25\n")
+    amounts = numpy.arange(40) * 1000 + 629
+    mapping = gs.apply_label_corrections({"size": SIZES, "y": amounts}, path, target="y")
+    items = gs.apply_label_corrections(Items(lambda k: amounts[k]), path, target="y")
+    assert mapping["y"][0] == items[0]["y"] == 3.25
+
+
+def test_other_forms_name_the_samples_that_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("sample,label\n0,1\n")
+    rows = numpy.zeros(40, dtype=[("size", "f4"), ("wood", "f4"), ("y", "i8")])
+    rows["y"], rows["size"] = numpy.arange(40) % 2, SIZES
+    corrected = gs.apply_label_corrections(rows, path, target="y")
+    assert corrected.y[0] == 1 and "ndarray comes back" in corrected.notes[-1]

@@ -1,4 +1,4 @@
-"""Corrected labels in the form in which the data were passed: tables, mappings, lists of dictionaries, pairs."""
+"""Corrected labels in the form in which the data were passed: tables, mappings, data sets, pairs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, Subset
 
 from gapscope.base.columns import library_of
 from gapscope.base.foreign_data import as_frame, as_passed_frame
+from gapscope.base.random_streams import kept_random_states
 from gapscope.base.rows import take_rows
 from gapscope.base.samples import Samples
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
@@ -30,10 +32,8 @@ def keeps_form(data: Any, target: str | int | None) -> bool:
     if target is None:
         is_pair = is_list_or_tuple(data) and len(data) == 2
         return is_pair and hasattr(as_frame(data[0]), "iloc") and getattr(data[1], "ndim", 1) == 1
-    if library_of(data) == "datasets":
-        return False
-    is_rows = is_list(data) and all(is_mapping(row) for row in data)
-    return is_rows or is_mapping(data) or library_of(as_frame(data)) == "pandas"
+    is_items = is_list(data) or isinstance(data, Dataset)
+    return is_items or is_mapping(data) or library_of(as_frame(data)) in ("pandas", "datasets")
 
 
 def as_series(labels: Any) -> pandas.Series:
@@ -70,6 +70,44 @@ def class_cells(samples: Samples, cells: Sequence[Any], values: pandas.Series) -
     return declared | {code: counts.most_common(1)[0][0] for code, counts in spellings.items()}
 
 
+class CorrectedItems(Subset[Any]):
+    """Items of a data set of mappings, as it returns them, with other labels.
+
+    Args:
+        items: The data set; one item is read.
+        rows: Rows of the items that remain.
+        target: Name of the labels in an item.
+        column: Labels of these rows.
+    """
+
+    def __init__(self, items: Any, rows: list[int], target: str, column: pandas.Series) -> None:
+        super().__init__(items, rows)
+        like: Any = items[rows[0]]
+        self.name = _key(like, target)
+        has_type = hasattr(like[self.name], "dtype")
+        self.labels: Any = _as_column(column, like[self.name]) if has_type else column.tolist()
+
+    def __getitem__(self, idx: Any) -> Any:
+        return {**self.dataset[self.indices[idx]], self.name: self.labels[idx]}
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def _of_hugging_face(data: Any, target: str, column: pandas.Series) -> Any:
+    """Return a Hugging Face data set with another column of labels, in its order of columns and its format."""
+    from datasets import Dataset, Features, Value, concatenate_datasets
+
+    feature = data.features[target]
+    if column.dtype == float and "float" not in feature.dtype:
+        feature = Value("float64")
+    labels = Dataset.from_dict({target: column.tolist()}, features=Features({target: feature}))
+    others = data.with_format(None).remove_columns(target)
+    joined = concatenate_datasets([others, labels], split=data.split, axis=1)
+    return joined.select_columns(data.column_names).with_format(**data.format)
+
+
+@kept_random_states()
 def with_corrections(
     data: Any,
     target: Any,
@@ -96,16 +134,25 @@ def with_corrections(
             column.iloc[rows[index]] = label_of[int(decision)] if label_of else decision
     dropped = {rows[index] for index, decision in decisions.items() if decision is None}
     kept = [row for row in range(len(column)) if row not in dropped]
+    if library_of(data) == "datasets":
+        if label_of and hasattr(column, "cat"):
+            column = column.cat.codes
+        name = str(target)
+        is_stored = data.format["type"] != "custom"
+        if not is_stored and name in data.column_names:  # the user's transform may change labels
+            stored = [*data.with_format(None)[name]]
+            decided = {rows[index] for index in decisions}
+            others = [row for row in range(len(column)) if row not in decided]
+            is_stored = all(stored[row] == column.iloc[row] for row in others)
+        if is_stored:
+            return _of_hugging_face(data, name, column).select(kept)
     column = column.iloc[kept]
     if target is None:
         corrected = as_passed_frame(data[0]).iloc[kept], _as_column(column, data[1])
         return list(corrected) if is_list(data) else corrected
-    if is_list(data):
-        labels = column.tolist()
-        return [
-            {**data[row], _key(data[row], target): label}
-            for row, label in zip(kept, labels, strict=True)
-        ]
+    if is_list(data) or isinstance(data, Dataset) or library_of(data) == "datasets":
+        items = CorrectedItems(data, kept, target, column)
+        return [*items] if is_list(data) else items
     frame = as_passed_frame(data)
     if not is_mapping(frame):
         corrected = frame.iloc[kept].copy()
@@ -129,5 +176,6 @@ def _as_column(column: pandas.Series, like: Any) -> Any:
     if is_list_or_tuple(like):
         return type(like)(column.tolist())
     if library_of(like) == "numpy":
-        return column.to_numpy().astype(like.dtype, copy=False)
+        is_same = like.dtype.kind == "f" or column.dtype != float
+        return column.to_numpy().astype(like.dtype if is_same else float, copy=False)
     return column

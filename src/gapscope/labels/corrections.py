@@ -15,10 +15,11 @@ from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.position_labels import labels_on_grid
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, require_targets
+from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import column_by_name, lacks_labels
 from gapscope.data.number_text import TextFormat
-from gapscope.data.table_targets import FORMAT, split_frame
+from gapscope.data.table_targets import FORMAT, as_targets
 from gapscope.data.tables import Cells, read_cells
 from gapscope.labels.corrected_forms import as_series, keeps_form, with_corrections
 from gapscope.labels.label_cells import (
@@ -345,9 +346,9 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
     Returns:
-        The samples that remain, in their order, with corrected labels. A table, a mapping or a list of dictionaries
-        with `target`, and a pair (frame, labels), come back in their form, a table as a pandas frame, with their rows,
-        columns and categories; amounts in text become numbers. Other data come back as `gs.Samples`.
+        The samples that remain, in their order, with corrected labels. Data with `target`, and a pair (frame, labels),
+        come back in their form, a table as a pandas frame, with their rows, columns, categories and transforms; amounts
+        in text become numbers. Other data come back as `gs.Samples`.
 
     Raises:
         UnreadableFile: The file is missing, empty or no CSV table.
@@ -368,8 +369,10 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
     """
     paths: Sequence[str | Path] = [path] if isinstance(path, str | Path) else path
     passed = data
+    column: Any = data[1] if is_list_or_tuple(data) and len(data) == 2 else None
     if target is not None:
-        data = split_frame(data, target)
+        inputs, column = column_by_name(data, target)
+        data = inputs, as_targets(column)[0]
     encoded, _, _ = encode_inputs(data)
     samples = with_class_masks(as_samples(encoded))
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:
@@ -392,13 +395,15 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
     decisions = read_lists(samples, paths, form)
     if keeps_form(passed, target):
         if samples.kind == "regression":
-            values = as_series(labels if target is not None else encoded[1]).astype(float)
-        else:
-            values = as_series(passed[1] if target is None else column_by_name(passed, target)[1])
-        return with_corrections(passed, target, values, samples, decisions)
+            column = as_series(encoded[1]).astype(float)
+        return with_corrections(passed, target, as_series(column), samples, decisions)
     targets = samples.y.clone()
     for index, decision in decisions.items():
         if decision is not None:
             targets[index] = decision
     kept = [index for index in range(len(samples)) if decisions.get(index, 0) is not None]
-    return replace(samples, targets=targets).subset(torch.tensor(kept, device=targets.device))
+    notes = samples.notes
+    if target is not None:
+        notes += (f"A {type(passed).__name__} comes back as gs.Samples.",)
+    samples = replace(samples, targets=targets, notes=notes)
+    return samples.subset(torch.tensor(kept, device=targets.device))
