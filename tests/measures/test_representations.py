@@ -96,6 +96,19 @@ def test_a_simplex_has_collapsed() -> None:
     assert result == pytest.approx(dict.fromkeys(result, 0.0), abs=1e-12)
 
 
+def test_angles_and_graphs_do_not_depend_on_the_scale_of_features() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 4, dtype=DOUBLE), torch.arange(30) % 3
+    network = nn.Linear(4, 3, bias=False).double()
+    for measure, name in ((neural_collapse, "unequal_angles"), (graph_label_variation, "features")):
+        expected = measure(network, x, y)[name]
+        assert measure(network, 1e-14 * x, y)[name] == pytest.approx(expected, rel=1e-9)
+    # three classes on a line: that of the centre has no direction, whatever rounding says
+    line = torch.tensor([[0.1, 0.3], [0.2, 0.6], [0.3, 0.9]], dtype=DOUBLE)
+    angles = neural_collapse(nn.Linear(2, 3).double(), line.repeat(5, 1), torch.arange(15) % 3)
+    assert angles["unequal_angles"] == pytest.approx(0.5)
+
+
 def test_within_over_between_of_dense_covariances() -> None:
     network, x = nn.Linear(6, 3).double(), torch.randn(30, 6, dtype=DOUBLE)
     y = torch.arange(30) % 3

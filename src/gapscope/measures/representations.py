@@ -100,7 +100,8 @@ def neural_collapse(
     count = len(labels)
     norms = means.norm(dim=1)
     rows = torch.searchsorted(labels, y)
-    directions = F.normalize(means, dim=1)
+    # relative to the longest, so that the mean of a class at the centre has no direction at any scale of the features
+    directions = F.normalize(means / norms.max(), dim=1)
     # C class means of equal angles have pairwise cosines -1 / (C - 1)
     angles = (directions @ directions.mT + 1 / (count - 1)).abs()[
         ~torch.eye(count, dtype=torch.bool)
@@ -133,7 +134,7 @@ def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
     >>> label_variation(features, torch.tensor([0, 0, 1, 1]), 1), label_variation(features, torch.arange(4), 1)
     (0.0, 1.0)
     """
-    rows = F.normalize(features.double(), dim=1)
+    rows = F.normalize(features.double(), dim=1, eps=1e-300)
     similarity = (rows @ rows.mT).clamp(0, 1).fill_diagonal_(-1)
     least = similarity.topk(min(neighbours, len(rows) - 1), dim=1).values[:, -1:]
     connected = similarity >= least - ROUNDING
