@@ -7,9 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from gapscope.base.errors import join_names
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
 from gapscope.base.targets import IGNORED
+from gapscope.checks.compared_labels import ComparedLabels, compare_labels, in_words
 from gapscope.checks.context import Context
 from gapscope.checks.costs import thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
@@ -46,7 +48,6 @@ def find_shift(context: Context) -> Outcome:
     train = context.everything
     if min(len(train), len(test)) < MIN_SAMPLES:
         return NotChecked(f"needs {MIN_SAMPLES} training and test samples or more")
-    moved = _moved_targets(context, train, test)
     columns = torch.empty(len(train), 0), torch.empty(len(test), 0)
     if not are_word_frequencies(train):
         columns = _columns(train), _columns(test)
@@ -57,14 +58,28 @@ def find_shift(context: Context) -> Outcome:
             for word in ("mean", "spread")
             for i in range(columns[0].shape[1] // 2)
         )
-    moved += [
+    of_inputs = [
         f"{part.name}: {percent(part.fraction)} of the test rows have values that no training row has, {part.listed}"
         for part in context.unseen
         if _is_unusual(part, len(train))
     ]
-    moved += _moved(*columns, names, MIN_DISTANCE)
+    of_inputs += _moved(*columns, names, MIN_DISTANCE)
+    of_targets = _moved_targets(context, train, test)
+    moved = of_targets + of_inputs
     if not moved:
-        moved += _told_apart(train, test, context.seed)
+        moved = of_inputs = _told_apart(train, test, context.seed)
+    labels = None if test.targets is None else compare_labels(context, test)
+    # inputs that moved may be predicted as another class; with other classes, inputs move too
+    if labels is not None and labels.renumbering is not None and (of_targets or not of_inputs):
+        words = in_words(labels.renumbering, _label_names(train), MAX_NAMES)
+        words = f"the training samples predict {words} ({labels.method})"
+        return Finding(
+            "; ".join([words, *moved[:MAX_NAMES]]),
+            "number the classes of both by one list, or pass their names in place of numbers",
+            headline="The test labels number the classes otherwise than the training labels.",
+        )
+    if labels is not None and (labels.falls or not moved):
+        moved = [*_contradicted(labels, train), *moved]
     if not moved:
         return Fine("test samples are distributed as the training samples")
     more = len(moved) - MAX_NAMES
@@ -109,6 +124,34 @@ def _moved_targets(context: Context, train: Samples, test: Samples) -> list[str]
     return _moved(
         first[:, classes], second[:, classes], names, MIN_DISTANCE_OF_LABELS, are_fractions=True
     )
+
+
+def _label_names(samples: Samples) -> tuple[str, ...]:
+    if samples.kind == "multi-label":
+        return samples.target_names("label")
+    return samples.class_names
+
+
+def _contradicted(labels: ComparedLabels, train: Samples) -> list[str]:
+    """Return the labels or targets that the training samples predict worse in the test samples than in their own."""
+    what = f"error of predictions from the training samples ({labels.method})"
+    names = (what,)
+    noun = "target" if train.kind == "regression" else "label"
+    if labels.errors[0].shape[1] > 1:
+        names = tuple(f"{what} of {name}" for name in train.target_names(noun))
+    first, second = labels.errors
+    worse = torch.nonzero(second.mean(0) > first.mean(0)).flatten().tolist()
+    is_regression = train.kind == "regression"
+    found = _moved(
+        first[:, worse],
+        second[:, worse],
+        tuple(names[i] for i in worse),
+        MIN_DISTANCE if is_regression else MIN_DISTANCE_OF_LABELS,
+        are_fractions=not is_regression,
+    )
+    if found and labels.falls:
+        found.insert(0, f"{join_names(labels.falls)}: lower where predictions are higher")
+    return found
 
 
 def _target_columns(samples: Samples) -> Tensor:
