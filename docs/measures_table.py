@@ -123,6 +123,8 @@ HEAD = """# All measures
 
 `gs.measure(network, data)` computes the measures in bold. Name others, or pass `measures="all"`; shared work is done
 once. A measure without a value for a network or data is a row with its reason, `readings.unmeasured`.
+Of outputs at tokens or pixels, those with the label -100 are omitted, without labels those that the attention mask
+leaves out: padding changes no measure.
 
 """
 PEERS = """"cross-checks" are other programs that compute the same number. "agrees": their numbers equal ours up to the

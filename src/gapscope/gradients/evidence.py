@@ -28,7 +28,8 @@ _BY_SAMPLE = frozenset(
     f"{name}Backward0"
     for name in (
         "AdaptiveAvgPool2D", "Add", "AvgPool2D", "Celu", "Elu", "Gelu", "Hardsigmoid", "Hardswish", "Hardtanh",
-        "LeakyRelu", "MaxPool2DWithIndices", "Mish", "Mul", "Relu", "Sigmoid", "Silu", "Softplus", "Sub", "Tanh",
+        "LeakyRelu", "MaskedFill", "MaxPool2DWithIndices", "Mish", "Mul", "Relu", "Sigmoid", "Silu", "Softplus", "Sub",
+        "Tanh",
     )
 )  # fmt: skip
 _VIEWS = frozenset({"ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0"})

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -313,13 +313,15 @@ def ntk_blocks(
     return kernel if among is None else among.sum(kernel)
 
 
-def _factorized(kernel: Tensor, noise: float | None) -> Tensor:
-    """Return the Cholesky factor of K, or of I + K / noise, in float64."""
+def _factorized(kernel: Tensor, noise: float | None, counted: Tensor | None) -> Tensor:
+    """Return the Cholesky factor of K, or of I + K / noise, in float64; with rows of I for those that do not count."""
     precision = len(kernel) * torch.finfo(kernel.dtype).eps
     matrix = kernel.double()
     if noise is not None:
         matrix = matrix / noise
         matrix.diagonal().add_(1)
+    elif counted is not None:
+        matrix = matrix + torch.diag((~counted.flatten()).to(matrix))
     factor, failed = torch.linalg.cholesky_ex(matrix)
     rounding = precision * float(kernel.diagonal().max())
     if not math.isfinite(rounding):
@@ -341,10 +343,14 @@ def _factorized(kernel: Tensor, noise: float | None) -> Tensor:
 class _LogDeterminant(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx, parts: Sequence[Contribution], noise: float | None, *sources: Tensor
+        ctx,
+        parts: Sequence[Contribution],
+        noise: float | None,
+        counted: Tensor | None,
+        *sources: Tensor,
     ) -> Tensor:
         kernel = torch.stack([part.kernel(part) for part in parts]).sum(0)
-        factor = _factorized(kernel.flatten(0, 1).flatten(1), noise)
+        factor = _factorized(kernel.flatten(0, 1).flatten(1), noise, counted)
         # With A = K, or I + K/s: log det A = 2 sum_i log L_ii for A = L L^T, and d log det A = tr(A^-1 dA), so that the
         # derivative by K is M = A^-1, or A^-1 / s.
         inverse = torch.cholesky_inverse(factor) / (1 if noise is None else noise)
@@ -362,14 +368,20 @@ class _LogDeterminant(torch.autograd.Function):
         return (
             None,
             None,
+            None,
             *(gradient for part in ctx.parts for gradient in part.kernel_gradient(inverse)),
         )
 
 
-def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float[Tensor, ""]:
-    r"""Return $\log\det(I + K/s)$, or without noise $\log\det K$, in float64."""
+def log_determinant(
+    parts: Sequence[Contribution], noise: float | None, counted: Bool[Tensor, "n c"] | None = None
+) -> Float[Tensor, ""]:
+    r"""Return $\log\det(I + K/s)$, or without noise $\log\det K$, in float64.
+
+    Rows of K that do not count are omitted.
+    """
     sources = [source for part in parts for source in part.sources()]
-    value: Any = _LogDeterminant.apply(parts, noise, *sources)
+    value: Any = _LogDeterminant.apply(parts, noise, counted, *sources)
     return value
 
 

@@ -10,6 +10,7 @@ from gapscope.base.samples import slices_of
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.verification import verify
+from gapscope.inspection.counted_outputs import counted_of
 from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.outputs import samples_per_pass
 
@@ -73,6 +74,9 @@ def per_sample_traces(
             weightings = [one_hot_cotangents(outputs)]
         else:
             weightings = [probe[None, part] for probe in probes.to(outputs)]
+        counted = counted_of(network, outputs.shape[1], outputs.device)
+        if counted is not None:
+            weightings = [weighting * counted[part] for weighting in weightings]
         return torch.stack(
             [square_norms(tape, outputs, weighting).double() for weighting in weightings]
         )

@@ -100,7 +100,9 @@ class NetworkAdapter(nn.Module):
     returned as the two logits 0 and z, and `next_position` whether outputs at a position are about the next one: those
     at the last position are dropped. `activation` is "sigmoid", "softmax" or "log-sigmoid" if the network
     returns (logarithms of) probabilities, which are converted to logits, and `writes_input` whether it writes into its
-    input, which is then a copy. After a pass, `grid` is the shape of the positions.
+    input, which is then a copy. `counted` are the positions that count of the samples that it will be passed, in the
+    form of `gapscope.inspection.counted_outputs`; outputs are the same. After a pass, `grid` is the shape of the
+    positions.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class NetworkAdapter(nn.Module):
         next_position: bool = False,
         activation: str = "",
         writes_input: bool = False,
+        counted: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -124,6 +127,7 @@ class NetworkAdapter(nn.Module):
         self.next_position = next_position
         self.activation = activation
         self.writes_input = writes_input
+        self.counted = counted
         self.grid = torch.Size()
         self.training = network.training
 

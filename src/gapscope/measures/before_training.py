@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.gradients.backward import input_gradient
+from gapscope.inspection.counted_outputs import counted_outputs
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode
 from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets, mean_with_error
@@ -119,12 +120,17 @@ def jacobian_covariance(
         x = continuous_inputs(network, x)
         check_sample_independence(network, x[:64])
 
-        def input_gradients(part: Tensor) -> Tensor:
+        def input_gradients(part: Tensor, *positions: Tensor) -> Tensor:
             part = part.detach().requires_grad_()
             outputs = checked_outputs(network(part.clone()), len(part))
+            counted = counted_outputs(positions[0], outputs.shape[1]) if positions else None
+            if counted is not None:
+                outputs = outputs * counted
             return input_gradient(network, outputs.sum(), part, create_graph=False).flatten(1).cpu()
 
-        gradients = in_passes(input_gradients, network, chunk_size, x)
+        counted = getattr(network, "counted", None)
+        positions = () if counted is None else (counted.to(x.device),)
+        gradients = in_passes(input_gradients, network, chunk_size, x, *positions)
     groups = random_groups(len(x), group_size, generator, "Jacobian groups")
     return mean_with_error(
         torch.tensor([_correlation_score(gradients[part]) for part in groups], dtype=torch.float64)

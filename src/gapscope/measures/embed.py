@@ -20,6 +20,7 @@ from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.base.user_data import RowNote
 from gapscope.base.user_warnings import warn_user
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.inspection.counted_outputs import MASKS
 from gapscope.inspection.hooks import copied_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.memory import explained_memory
@@ -35,7 +36,6 @@ from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.measures._forward import FeatureRows
 from gapscope.measures.budget import MANY_OUTPUTS
 from gapscope.measures.feature_layer import (
-    MASKS,
     FeaturePlace,
     find_features,
     hidden_states,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import MAX_NAMED, InvalidInput, describe_value, join_names
 from gapscope.base.input_layout import InputLayout
+from gapscope.inspection.counted_outputs import input_mask
 from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
 from gapscope.inspection.outputs import prepare_inputs
 from gapscope.inspection.sample_layout import sample_layouts
@@ -21,7 +22,6 @@ HIDDEN = ("sentence_embedding", "last_hidden_state")
 # Layers whose features are in the last dimension, positions before it.
 _FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RMSNorm)
 _FEATURES_FIRST = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-MASKS = ("attention_mask", "mask")
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ def token_mask(
 ) -> Bool[Tensor, "n t"] | None:
     """Return which tokens count: the attention mask, or all but the padding (None if unknown)."""
     form = form or InputLayout()
+    mask = input_mask(form, x)
+    if mask is not None:
+        return mask
     parts = form.unpack(x)
-    for name, part in zip(form.names or (), parts, strict=False):
-        if name in MASKS and part.ndim == 2:
-            return part != 0
     config = getattr(_hugging_face(network), "config", None)
     padding = getattr(config, "pad_token_id", None)
     ids = next((part for part in parts if part.ndim == 2 and not part.is_floating_point()), None)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_choice
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import input_gradient
+from gapscope.inspection.counted_outputs import counted_of
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import (
     checked_outputs,
@@ -45,6 +46,9 @@ def squared_products(
     """
     m, _, k = cotangents.shape
     cotangents = cotangents.expand(m, len(x), k)
+    counted = counted_of(network, k, cotangents.device)
+    if counted is not None and len(counted) == len(x):
+        cotangents = cotangents * counted
     products = torch.zeros(m, len(x), dtype=torch.float64)
 
     def one_pass(first: Tensor) -> Any:

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_choice, check_range
+from gapscope.base.errors import NotYetSupported, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.gradients.kernel import check_single_batch, ntk_blocks, with_dtype
 from gapscope.gradients.traces import per_sample_traces
+from gapscope.inspection.counted_outputs import counted_of
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
 from gapscope.inspection.substitution import cast_like
@@ -117,9 +118,10 @@ def ntk_trace(
 
     $$\mathrm{tr}\, K = \sum_{n=1}^{N} \sum_{c=1}^{C} \lVert \nabla_\theta f_c(x_n) \rVert^2$$
 
-    over all trainable weights, for the raw outputs (logits). Lower means more similar gradients. With a bias at the
-    output the mean is at least 1, and exactly 1 if the output does not depend on the input. The Jacobian of the whole
-    network is never formed. A probe needs one backward pass in place of C; all probes are unbiased.
+    over all trainable weights, for the raw outputs (logits). Positions without a label, or without labels those that an
+    attention mask leaves out, are omitted. Lower means more similar gradients. With a bias at the output the mean is at
+    least 1, and exactly 1 if the output does not depend on the input. The Jacobian of the whole network is never
+    formed. A probe needs one backward pass in place of C; all probes are unbiased.
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
@@ -246,9 +248,10 @@ def ntk_logdet(
 ) -> LogDeterminant:
     r"""Compute the log determinant of the neural tangent kernel.
 
-    $\log\det K = \sum_i \log \lambda_i$ for the kernel of `empirical_ntk`. Lower means fewer independent directions. No
-    jitter is added: if an eigenvalue does not exceed the rounding errors of K, $R\, \epsilon\, \lambda_{max}$ for R
-    rows and the machine precision of `dtype`, the result is -inf, and `rank` is the number of eigenvalues that do.
+    $\log\det K = \sum_i \log \lambda_i$ for the kernel of `empirical_ntk`. Lower means fewer independent directions.
+    Positions are omitted as in `ntk_trace`. No jitter is added: if an eigenvalue does not exceed the rounding errors of
+    K, $R\, \epsilon\, \lambda_{max}$ for R rows and the machine precision of `dtype`, the
+    result is -inf, and `rank` is the number of eigenvalues that do.
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
@@ -260,12 +263,19 @@ def ntk_logdet(
             threshold. The eigenvalues are always computed in float64.
         mode: "eval", or "train" for the network in training mode, as for `empirical_ntk`.
 
+    Raises:
+        NotYetSupported: Some positions have no label, and the kernel is summed over outputs.
+
     >>> network = nn.Linear(2, 1, bias=False)
     >>> round(ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 2.0]])), 6)  # det [[1, 1], [1, 5]] = 4
     1.386294
     >>> ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).rank
     1
     """
+    if outputs == "traced" and getattr(network, "counted", None) is not None:
+        raise NotYetSupported(
+            'The kernel of positions must have outputs="full" where some have no label; got "traced".'
+        )
     matrix = empirical_ntk(
         network,
         x,
@@ -276,7 +286,10 @@ def ntk_logdet(
         mode=mode,
     )
     if matrix.ndim == 4:
+        counted = counted_of(network, matrix.shape[1], matrix.device)
         matrix = matrix.flatten(2).flatten(0, 1)
+        if counted is not None:
+            matrix = matrix[counted.flatten()][:, counted.flatten()]
     eigenvalues = torch.linalg.eigvalsh(matrix.double()).cpu()
     precision = len(matrix) * torch.finfo(matrix.dtype).eps
     return LogDeterminant(eigenvalues, precision * max(0.0, float(eigenvalues[-1])))

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, NotYetSupported, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.user_warnings import warn_user
 from gapscope.gradients.backward import draw_probe
+from gapscope.inspection.counted_outputs import counted_of
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._forward import FloatInputs, number_of_outputs
@@ -36,11 +37,21 @@ def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: in
         )
 
 
-def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], per_output: bool) -> Estimate:
+def _weights_of_mean(network: nn.Module, n: int, k: int) -> Float[Tensor, "n k"]:
+    """Return the weights by which outputs that count are averaged."""
+    counted = counted_of(network, k, torch.device("cpu"))
+    if counted is None:
+        return torch.full((n, k), 1 / k, dtype=torch.float64)
+    return counted / counted.sum(1, keepdim=True).clamp(min=1).double()
+
+
+def _sampled_sensitivity(
+    network: nn.Module, shifts: Iterable[Float[Tensor, "n k"]], per_output: bool
+) -> Estimate:
     """Return the variance over draws and samples, of the mean output or averaged over outputs."""
     draws = []
     for shift in shifts:
-        mean = shift.mean(1, keepdim=True)
+        mean = (shift * _weights_of_mean(network, *shift.shape)).sum(1, keepdim=True)
         if not draws and not per_output:
             _warn_if_outputs_cancel(
                 mean.square().mean().item(), shift.square().mean().item(), shift.shape[1]
@@ -69,7 +80,7 @@ def _zero_noise_limit(
     # one pass for the gradient of the mean output, and one for random signs, whose mean square is that of all outputs
     generator = resolve_generator(None, NOISE, x.device)
     signs = draw_probe("rademacher", len(x), k, generator)[None].double()
-    mean = torch.full_like(signs, 1 / k)
+    mean = _weights_of_mean(network, len(x), k)[None].to(signs)
     squares = squared_products(network, x, torch.cat([mean, signs]), space, chunk_size).mean(1)
     _warn_if_outputs_cancel(squares[0].item(), squares[1].item() / k, k)
     return squares[0].item()
@@ -101,7 +112,8 @@ def output_sensitivity(
     .. math:: S = \mathrm{Var}_{x, \varepsilon}\Big[ \frac1K \sum_{k=1}^K \big( f_k(x + \varepsilon) - f_k(x) \big)
               \Big], \qquad \varepsilon \sim N(0, \sigma^2 I)
 
-    The population variance, over samples and draws jointly, of the mean over outputs. The mean of the variances of the
+    The population variance, over samples and draws jointly, of the mean over outputs (without those at positions that
+    have no label). The mean of the variances of the
     outputs, `per_output=True`, is K S for independent output rows, as after random initialization. Probabilities sum
     to 1, so after the softmax S is 0 and the per-output form is used. In logits S measures only the direction that no
     probability depends on: it is 0 for a last layer with a mean row of 0, and falls in long training by SGD with weight
@@ -124,6 +136,9 @@ def output_sensitivity(
         generator: Source of random numbers; None for the same numbers in every call.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
+    Raises:
+        NotYetSupported: Some positions have no label, and outputs are not averaged.
+
     >>> layer = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)
     >>> output_sensitivity(layer, torch.zeros(5, 4), method="zero_noise")  # 0.1^2 * 4 * 1.5^2
@@ -134,6 +149,10 @@ def output_sensitivity(
     check_range("noise_std", noise_std, 0, low_open=True)
     check_range("draws", draws, 1)
     per_output = per_output or space == "probabilities"
+    if per_output and getattr(network, "counted", None) is not None:
+        raise NotYetSupported(
+            "Positions without a label are omitted in the mean output alone; got per_output=True or probabilities."
+        )
     with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
@@ -141,4 +160,4 @@ def output_sensitivity(
             limit = _zero_noise_limit(network, x, space, per_output, chunk_size)
             return Estimate(noise_std**2 * limit)
         shifts = output_shifts(network, x, noise_std, draws, space, generator, chunk_size)
-        return _sampled_sensitivity(shifts, per_output)
+        return _sampled_sensitivity(network, shifts, per_output)

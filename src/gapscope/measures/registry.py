@@ -27,6 +27,7 @@ from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
 from gapscope.base.targets import require_labels
 from gapscope.base.type_guards import is_mapping
+from gapscope.inspection.counted_outputs import with_counted
 from gapscope.inspection.network_checks import check_module
 from gapscope.results.catalogue import Catalogue
 from gapscope.results.estimate import Estimate
@@ -191,6 +192,8 @@ class Measure:
         if "history" in self.needs:
             options["history"] = history
         start = time.perf_counter()
+        if "inputs" in self.needs and not self.needs_targets:
+            network = with_counted(network, samples)
         result: Any = self.function(network, *arguments, **options)
         if isinstance(result, torch.Tensor):
             result = result.item()

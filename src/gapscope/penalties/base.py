@@ -125,6 +125,7 @@ class Penalty(ABC):
         counts_calls: Whether the number of calls is part of its state.
         strength: Factor of the penalty.
         automatic: Rule that sets the strength during training; None if it is fixed.
+        counted: In `value`, which of the outputs [n, K] count; None if all do, and at other times.
         n_passes: Number of times that the penalty has been computed in this process.
     """
 
@@ -132,6 +133,7 @@ class Penalty(ABC):
     counts_calls: bool = False
     strength: float
     automatic: StrengthRule | None = None
+    counted: Tensor | None = None
     n_passes: int = 0
     _calls: int = 0
     _probes: ProbeSource | None = None
@@ -174,6 +176,14 @@ class Penalty(ABC):
         """
         yield inputs, None
 
+    def n_counted(self, outputs: Tensor) -> int | Tensor:
+        """Return the number of outputs that count, over which a mean is taken.
+
+        Args:
+            outputs: Outputs [n, K] of the pass.
+        """
+        return outputs.numel() if self.counted is None else self.counted.sum().clamp(min=1)
+
     @abstractmethod
     def value(
         self,
@@ -188,7 +198,8 @@ class Penalty(ABC):
         Args:
             network: The network, called with one tensor.
             inputs: Inputs of the pass, as `observe` yielded them.
-            outputs: Outputs of the pass, [n, K] (those of positions flattened).
+            outputs: Outputs of the pass, [n, K] (those of positions flattened, and 0 where a position has the label
+                -100, or without targets where an attention mask leaves it out).
             targets: Targets of the mini-batch; None if none were passed.
             observed: What `observe` yielded for this penalty.
         """
@@ -311,9 +322,14 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
             f"A network must return a tensor, or an object with `logits`; got {got}. Wrap the network."
         )
     batch.check_targets(result)
+    counted = batch.counted(result, outputs.shape[1])
+    if counted is not None:
+        outputs = outputs.masked_fill(~counted.to(outputs.device), 0)
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
+        penalty.counted = counted
         value = penalty.value(batch.network, inputs, outputs, batch.targets, observed)
+        penalty.counted = None
         if outputs.requires_grad and not value.requires_grad:
             _warn_if_constant(penalty, value)
         total = total + value

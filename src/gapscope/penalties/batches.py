@@ -14,8 +14,12 @@ from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput
 from gapscope.base.input_checks import check_holds_numbers
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.targets import check_labels
+from gapscope.base.targets import IGNORED, check_labels
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.inspection.counted_outputs import (
+    counted_outputs,
+    input_mask,
+)
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.next_position import shifts_batch
@@ -52,6 +56,29 @@ class Batch:
                 outputs = outputs[:, :-1]
             axis = class_axis(outputs, self.targets)
         return outputs.movedim(axis, 1).flatten(1)
+
+    def counted(self, result: Any, k: int) -> Tensor | None:
+        """Return which outputs [n, k] of the pass count, by the labels or else the attention mask; None if all do.
+
+        Args:
+            result: Result of the network.
+            k: Number of outputs per sample, as `outputs_of` returned them.
+        """
+        outputs = raw_outputs(result)
+        targets = self.targets
+        n = len(self.inputs)
+        if targets is None:
+            kept = input_mask(getattr(self.network, "form", None), self.inputs)
+        elif targets.is_floating_point() or targets.dtype == torch.bool or targets.numel() % n:
+            return None
+        else:
+            kept = targets.reshape(n, -1) != IGNORED
+        if kept is None or outputs.ndim < 3:
+            return None
+        # the axis of the classes is known by labels on the positions; flattened ones are those of tokens
+        if (targets is None or targets.ndim == 1) and outputs.shape[1] == kept.shape[1]:
+            return counted_outputs(kept[:, :, None], k)
+        return None if targets is None else counted_outputs(kept[:, None], k)
 
     def check_targets(self, result: Any) -> None:
         """Raise InvalidInput unless there is one target per sample, and class labels are those of the outputs.

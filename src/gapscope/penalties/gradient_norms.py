@@ -138,7 +138,7 @@ class InputJacobianPenalty(Penalty):
                 .sum()
                 for cotangent in cotangents
             ]
-        return self.strength * scale * torch.stack(squares).sum() / outputs.numel()
+        return self.strength * scale * torch.stack(squares).sum() / self.n_counted(outputs)
 
 
 def _square_of_mean(gradient: Tensor, network: DistributedDataParallel) -> Tensor:

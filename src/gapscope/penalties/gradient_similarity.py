@@ -55,6 +55,9 @@ class GradientSimilarityPenalty(Penalty):
     groups rather than one by one. A probe is unbiased, and a step with it costs 2.6 to 5 plain training steps; a step
     with the exact trace or the log determinant costs about C plain steps more.
 
+    Of outputs at positions, nC counts those with a label other than -100, and the others are omitted; without targets,
+    in `penalty(network, x)`, the attention mask of the inputs decides, or all count.
+
     In training mode batch statistics of BatchNorm and of the layers in `gapscope.batch_norm` are constants in the
     Jacobian, dy/dh = gamma / sigma, but depend on the weights in the penalty's gradient; other layers that mix samples
     are an error. Dropout masks are those of the loss. Works with gradient accumulation
@@ -181,16 +184,16 @@ class GradientSimilarityPenalty(Penalty):
         """
         is_test = (self._calls // self.every) % _CHECK_INTERVAL == 0 and len(outputs) > 1
         if is_test and self.automatic is None and not self._warned:
-            self._warn_if_collapsed(outputs, total / outputs.numel())
+            self._warn_if_collapsed(outputs, total / self.n_counted(outputs))
         # applied at every k-th call with k times the strength
-        scale = self.strength * self.every / (outputs.numel() if self.reduction == "mean" else 1)
-        return scale * total
+        scaled = self.strength * self.every * total
+        return scaled / self.n_counted(outputs) if self.reduction == "mean" else scaled
 
     def _logdet(self, tape: Tape, outputs: Tensor) -> Tensor:
         verify(tape, outputs, differentiated=outputs.shape[1])
         parts = tape.contributions(outputs, one_hot_cotangents(outputs), create_graph=True)
         with torch.autocast(outputs.device.type, enabled=False):
-            return log_determinant(list(parts.values()), self.noise)
+            return log_determinant(list(parts.values()), self.noise, self.counted)
 
     @property
     def probe(self) -> str:
