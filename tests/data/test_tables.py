@@ -305,3 +305,23 @@ def test_columns_without_a_name_are_text_in_a_second_file(tmp_path: Path) -> Non
     path = write(tmp_path, b",kind\n0,a\n1,b\n")
     table, _ = read_table(path, as_text=["Unnamed: 0", "kind"])
     assert table.to_numpy().tolist() == [["0", "a"], ["1", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "other", "expected", "note"),
+    [
+        (["4.268", "950", "-12.000", "1.234.567"], "-0,59", [4268, 950, -12000, 1234567], True),
+        (["4.268", "NA", "1.000", "12"], "0,5", [4268, None, 1000, 12], True),
+        (["4.268", "950", "1.500", "2.000"], "7", [4.268, 950, 1.5, 2], True),  # ambiguous
+        (["4.268", "9500", "1.500", "2.000"], "0,5", [4.268, 9500, 1.5, 2], True),  # ambiguous
+        (["4.268", "0.950", "1.500", "2.000"], "0,5", [4.268, 0.95, 1.5, 2], False),
+        (["4.268", "9.5", "1.500", "2.000"], "0,5", [4.268, 9.5, 1.5, 2], False),
+    ],
+)
+def test_points_between_thousands(
+    tmp_path: Path, amounts: list[str], other: str, expected: list[float], note: bool
+) -> None:
+    rows = "".join(f"{amount};{other};x\n" for amount in amounts)
+    frame, notes = read_table(write(tmp_path, f"amount;b;label\n{rows}"))
+    assert frame["amount"].astype(object).where(frame["amount"].notna(), None).tolist() == expected
+    assert any(text.startswith("amount: points are read") for text in notes) == note

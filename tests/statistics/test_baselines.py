@@ -99,6 +99,9 @@ def test_features_are_standardized_and_constant_columns_dropped() -> None:
         features.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0
     )
     torch.testing.assert_close(features.std(0, correction=0), torch.ones(2, dtype=torch.float64))
+    far = torch.tensor([[1e12, 0.1 + 0.2], [1e12 + 20, 0.3], [1e12 + 40, 0.3]], dtype=torch.float64)
+    assert feature_matrix(far)[:, 0].tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
+    assert feature_matrix(far).shape == (3, 1)  # the rest is rounding
     images = torch.rand(4, 3, 2, 2) * torch.tensor([1.0, 10.0, 100.0])[:, None, None]
     channels = feature_matrix(images).reshape(4, 3, 4)
     assert channels.std((0, 2), correction=0).tolist() == pytest.approx([1, 1, 1])

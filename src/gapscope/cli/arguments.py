@@ -216,8 +216,9 @@ def split_target(
         InvalidInput: There is no such column or no other, or labels are missing.
     """
     from gapscope.base.batches import LABEL_NAMES
+    from gapscope.base.class_names import MISSING_WORDS
     from gapscope.data.table_targets import as_targets
-    from gapscope.data.tables import MISSING_WORDS, REPEATED, SEPARATORS
+    from gapscope.data.tables import REPEATED, SEPARATORS
 
     names = [str(name) for name in table]
     if len(names) < 2 or not len(table):

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.class_names import MISSING_WORDS
 from gapscope.base.columns import unique_names
 from gapscope.base.errors import MissingExtra, UnreadableFile, join_names
+from gapscope.data.cell_text import DECIMAL_COMMA, THOUSANDS, clean_columns
 from gapscope.data.file_text import READABLE, read_text
 from gapscope.data.json_tables import is_json, read_json_table
-from gapscope.data.plain_columns import are_dates_as_text, are_numbers
+from gapscope.data.plain_columns import are_numbers
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     import pandas
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-DECIMAL_COMMA = r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?"
 """A number with a decimal comma, in files whose columns are not separated by commas."""
 # the first line by which some spreadsheet programs learn the separator
 _SEPARATOR_LINE = re.compile(r"\s*\"?sep=([,;\t|])\"?[ ,;\t|]*(\n|$)", re.IGNORECASE)
@@ -287,12 +286,6 @@ def _lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     return bool(below) and 2 * sum(is_number) >= len(first) and 2 * sum(is_datum) >= len(first)
 
 
-def _note_on_words(cells: pandas.Series) -> str:
-    """Return the note about words that stand for missing values."""
-    words = ", ".join(repr(word) for word in sorted(cells.unique()))
-    return f"{words} read as missing ({pluralize(len(cells), 'cell')})"
-
-
 def _named_once(frame: pandas.DataFrame, path: Path, notes: list[str]) -> pandas.DataFrame:
     """Return a table whose columns have names that are text and differ, with a note about those that were equal."""
     names = [str(name) for name in frame.columns]
@@ -307,37 +300,6 @@ def _named_once(frame: pandas.DataFrame, path: Path, notes: list[str]) -> pandas
     pairs = zip(names, unique, strict=True)
     frame.attrs[REPEATED] = {new: old for old, new in pairs if old in repeated}
     return frame
-
-
-def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas.Series, str]:
-    """Return a column of text without surrounding spaces, or as numbers if its words are missing numbers."""
-    import pandas
-
-    if all(isinstance(cell, bool) for cell in column.dropna()):
-        return column.astype(float), ""
-    cells = column.str.strip()
-    note = ""
-    if not cells.equals(column):
-        note = "spaces around text are removed"
-    is_word = cells.isin(MISSING_WORDS)
-    rest = cells[~is_word].dropna()
-    if is_word.any() and are_dates_as_text(rest):
-        return cells.where(~is_word), _note_on_words(cells[is_word])
-    if rest.str.fullmatch(r"0\d+").any():  # codes
-        return cells, note
-    if has_decimal_commas and len(rest) and rest.str.fullmatch(DECIMAL_COMMA).all():
-        rest, note = rest.str.replace(",", "."), "decimal commas"
-    try:
-        numbers = pandas.to_numeric(rest)
-    except (ValueError, TypeError):
-        return cells, note
-    if not len(rest):
-        return cells, note
-    if is_word.any():
-        note = _note_on_words(cells[is_word])
-    return numbers.astype(float).reindex(column.index) if len(numbers) < len(
-        column
-    ) else numbers, note
 
 
 def is_parquet(path: Path) -> bool:
@@ -470,12 +432,9 @@ def _read_csv(
     n_skipped = len(text) - len(text.lstrip("\n"))
     numbers = dict(zip(frame.columns, used, strict=True))
     fields = CsvFields(separator, n_skipped, bool(extra) or not options.get("names"), numbers)
-    for name in frame.columns:
-        column = frame[name]
-        if name in as_text:
-            frame = frame.assign(**{name: column.str.strip()})
-        elif not are_numbers(column) and not column.isna().all():
-            column, note = _clean_text(column.astype(object), separator != ",")
-            frame = frame.assign(**{name: column})
-            notes += [f"{name}: {note}."] if note else []
-    return frame, tuple(notes), fields
+    cells = None
+    if separator != "," and re.search(rf"(?<![\w.]){THOUSANDS}(?![\w.])", text):
+        cells = _parse(text, separator, path, dtype=str, **options).iloc[:, used]
+        cells.columns = frame.columns
+    frame, more = clean_columns(frame, as_text, separator, cells)
+    return frame, (*notes, *more), fields

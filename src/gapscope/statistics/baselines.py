@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from gapscope.base.precision import CONSTANT
 from gapscope.base.samples import Samples
 from gapscope.statistics.canonical_order import canonical_order
 from gapscope.statistics.intervals import r_squared_scales
@@ -110,7 +111,7 @@ def feature_matrix(inputs: Targets) -> Features:
         return x
     spread = x.std(0, correction=0)
     # a column is constant if it varies by no more than the rounding of its values
-    is_varying = spread > 1e-9 * x.abs().amax(0).clamp_min(1e-30)
+    is_varying = spread > CONSTANT * x.abs().amax(0).clamp_min(1e-30)
     return (x[:, is_varying] - x[:, is_varying].mean(0)) / spread[is_varying]
 
 

@@ -1,0 +1,107 @@
+"""Columns of text files as numbers: decimal commas, points between thousands, words for missing numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from gapscope.base.class_names import MISSING_WORDS
+from gapscope.data.plain_columns import are_dates_as_text, are_numbers
+from gapscope.results.formatting import pluralize
+
+if TYPE_CHECKING:
+    import pandas
+
+DECIMAL_COMMA = r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?"
+THOUSANDS = r"[-+]?[1-9]\d{0,2}(\.\d{3})+"
+
+
+def _note_on_words(cells: pandas.Series) -> str:
+    """Return the note about words that stand for missing values."""
+    words = ", ".join(repr(word) for word in sorted(cells.unique()))
+    return f"{words} read as missing ({pluralize(len(cells), 'cell')})"
+
+
+def _clean_text(column: pandas.Series, may_have_commas: bool) -> tuple[pandas.Series, str]:
+    """Return a column of text without surrounding spaces, or as numbers if its words are missing numbers."""
+    import pandas
+
+    if all(isinstance(cell, bool) for cell in column.dropna()):
+        return column.astype(float), ""
+    cells = column.str.strip()
+    note = ""
+    if not cells.equals(column):
+        note = "spaces around text are removed"
+    is_word = cells.isin(MISSING_WORDS)
+    rest = cells[~is_word].dropna()
+    if is_word.any() and are_dates_as_text(rest):
+        return cells.where(~is_word), _note_on_words(cells[is_word])
+    if rest.str.fullmatch(r"0\d+").any():  # codes
+        return cells, note
+    if may_have_commas and len(rest) and rest.str.fullmatch(DECIMAL_COMMA).all():
+        rest, note = rest.str.replace(",", "."), "decimal commas"
+    try:
+        numbers = pandas.to_numeric(rest)
+    except (ValueError, TypeError):
+        return cells, note
+    if not len(rest):
+        return cells, note
+    if is_word.any():
+        note = _note_on_words(cells[is_word])
+    return numbers.astype(float).reindex(column.index) if len(numbers) < len(
+        column
+    ) else numbers, note
+
+
+def _read_thousands(
+    cells: pandas.Series, column: pandas.Series, *, has_decimal_commas: bool
+) -> tuple[pandas.Series, str]:
+    """Return a column as numbers if the points of its cells are between thousands, and a note if they may be."""
+    cells = cells.str.strip()
+    cells = cells[~cells.isin(MISSING_WORDS)].dropna()
+    has_point = cells.str.contains(".", regex=False)
+    if not has_point.any() or not cells[has_point].str.fullmatch(THOUSANDS).all():
+        return column, ""
+    if has_decimal_commas and cells[~has_point].str.fullmatch(r"[-+]?\d{1,3}").all():
+        numbers = cells.str.replace(".", "", regex=False).astype(float)
+        return numbers.reindex(column.index), "points are read as those between thousands"
+    if not are_numbers(column):
+        return column, ""
+    return column, "points are read as decimal points; if they are between thousands, omit them"
+
+
+def clean_columns(
+    frame: pandas.DataFrame,
+    as_text: Collection[str],
+    separator: str,
+    cells: pandas.DataFrame | None,
+) -> tuple[pandas.DataFrame, list[str]]:
+    """Return a table with columns of numbers where text holds numbers, and a note about each that was guessed.
+
+    Args:
+        frame: The table as pandas reads it.
+        as_text: Columns that stay text.
+        separator: What separates the fields of the file.
+        cells: The same table with cells as they are in the file; None if none has a point between thousands.
+    """
+    notes: dict[str, str] = {}
+    may_have_commas = separator != ","
+    has_decimal_commas = False
+    for name in frame.columns:
+        column = frame[name]
+        if name in as_text:
+            frame = frame.assign(**{name: column.str.strip()})
+        elif not are_numbers(column) and not column.isna().all():
+            cleaned, notes[name] = _clean_text(column.astype(object), may_have_commas)
+            has_decimal_commas |= are_numbers(cleaned) and bool(
+                column.astype(str).str.contains(",").any()
+            )
+            frame = frame.assign(**{name: cleaned})
+    if cells is not None and (has_decimal_commas or separator == ";"):
+        for name in frame.columns.difference(as_text, sort=False):
+            column, note = _read_thousands(
+                cells[name], frame[name], has_decimal_commas=has_decimal_commas
+            )
+            frame = frame.assign(**{name: column})
+            notes[name] = note or notes.get(name, "")
+    return frame, [f"{name}: {note}." for name, note in notes.items() if note]
