@@ -98,7 +98,7 @@ def clean_columns(
             )
             frame = frame.assign(**{name: cleaned})
     if cells is not None and (has_decimal_commas or separator == ";"):
-        for name in frame.columns.difference(as_text, sort=False):
+        for name in frame.columns.difference(list(as_text), sort=False):
             column, note = _read_thousands(
                 cells[name], frame[name], has_decimal_commas=has_decimal_commas
             )
