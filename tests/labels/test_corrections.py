@@ -562,3 +562,36 @@ def test_other_forms_name_the_samples_that_come_back(tmp_path: Path) -> None:
     rows["y"], rows["size"] = numpy.arange(40) % 2, SIZES
     corrected = gs.apply_label_corrections(rows, path, target="y")
     assert corrected.y[0] == 1 and "ndarray comes back" in corrected.notes[-1]
+
+
+@pytest.mark.parametrize("n_rows", ["12", "12.0", ""])
+def test_a_list_of_other_rows_is_refused(tmp_path: Path, n_rows: str) -> None:
+    x, y = torch.randn(12, 2), torch.arange(12) % 3
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("sample,label\n2,drop\n")
+    left = gs.apply_label_corrections((x, y), first)
+    # where the rows are shifted, the label of the list is that of the data
+    second.write_text(f"sample,given,label,n_rows\n5,2,0,{n_rows}\n6,0,1,{n_rows}\n")
+    with pytest.raises(InvalidInput, match="path="):
+        gs.apply_label_corrections(left, second)
+    both = gs.apply_label_corrections((x, y), [first, second])
+    assert both.y.tolist() == [0, 1, 0, 1, 0, 1, *left.y.tolist()[6:]]
+    # or its given label
+    second.write_text(f"sample,given,label,n_rows\n5,0,1,{n_rows or 12}\n")
+    with pytest.raises(InvalidInput, match="made for 12"):
+        gs.apply_label_corrections(left, second)
+
+
+def test_lists_have_the_number_of_rows_of_their_data(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 2), torch.arange(60) % 2
+    y[5] = -100
+    issues = gs.find_label_issues(None, (x, y))
+    issues.to_csv(tmp_path / "list.csv")
+    assert set(pandas.read_csv(tmp_path / "list.csv")["n_rows"]) == {60}
+    issues.write_html(tmp_path / "issues.html")
+    page = (tmp_path / "issues.html").read_text()
+    assert "given,label,n_rows" in page and "cell(input.value), '60']" in page
+    assert len(gs.apply_label_corrections((x, y), tmp_path / "list.csv")) == 59
+    with pytest.raises(InvalidInput, match="made for 60"):
+        gs.apply_label_corrections((x[1:], y[1:]), tmp_path / "list.csv")

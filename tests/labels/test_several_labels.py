@@ -150,7 +150,7 @@ def test_the_page_names_sample_and_position(
     gs.find_label_issues(None, tags[:2]).write_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert (
-        "'sample,position,given,label\\n'" in page
+        "'sample,position,given,label,n_rows\\n'" in page
         and 'data-place="' in page
         and ", position " in page
     )

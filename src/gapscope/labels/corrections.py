@@ -25,9 +25,11 @@ from gapscope.labels.corrected_forms import as_series, keeps_form, with_correcti
 from gapscope.labels.label_cells import (
     DROP,
     INTEGER,
+    N_ROWS,
     LabelParser,
     are_equal,
     check_given,
+    count_rows,
     folded,
     stripped,
 )
@@ -75,27 +77,38 @@ def with_class_masks(samples: Samples) -> Samples:
     return samples.with_position_labels(labels)
 
 
-def _read_list(path: str | Path, place: str = "") -> tuple[pandas.DataFrame, Cells]:
+def _read_list(
+    path: str | Path, samples: Samples, place: str = ""
+) -> tuple[pandas.DataFrame, Cells]:
     """Return the columns `sample`, place, `label` and `given` of a reviewed list as text, and all its cells.
 
     The column `given` is blank if the list has none.
+
+    Raises:
+        InvalidInput: Such a column is missing, or the list was made for another number of rows.
     """
     cells = read_cells(path)
     table = cells.frame
     table.columns = [from_csv_cell(str(name)) for name in table.columns]
     needed = ["sample", *([place] if place else []), "label"]
-    if any(name.strip().casefold() == "given" for name in table.columns):
-        needed.append("given")
+    known = {name.strip().casefold() for name in table.columns}
+    needed += [name for name in ("given", N_ROWS) if name in known]
     table = table[_header(list(table.columns), needed, path)].map(from_csv_cell)
     table.columns = needed
-    if "given" not in needed:
-        table["given"] = ""
+    table = table.reindex(columns=[*needed[: 3 if place else 2], "given", N_ROWS], fill_value="")
+    n = count_rows(samples)
+    for made_for in {cells.with_point(cell).strip() for cell in table.pop(N_ROWS)} - {""}:
+        if made_for.partition(".")[0] != str(n):
+            raise InvalidInput(
+                f"{path} was made for {made_for} rows; the data have {n}. Pass the data of which it was made, and "
+                "several lists of them together, path=[first, second]."
+            )
     return table, cells
 
 
 def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
     """Return the index of the sample whose row number a cell holds."""
-    n = samples.n_rows or len(samples)
+    n = count_rows(samples)
     if not INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
         raise InvalidInput(
             f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}. Pass the data of which the list "
@@ -194,7 +207,7 @@ def _read_places(samples: Samples, path: str | Path) -> Decisions:
         InvalidInput: As for `apply_label_corrections`, or a place is outside the sample.
     """
     column = PLACE_COLUMNS[samples.kind]
-    table, cells = _read_list(path, column)
+    table, cells = _read_list(path, samples, column)
     parser = LabelParser(samples, cells)
     old = samples.y
     decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
@@ -221,18 +234,15 @@ def _read_places(samples: Samples, path: str | Path) -> Decisions:
                 f"{line}. Leave one of them."
             )
         decisions[place] = (decision, line)
-    is_open = {
-        place: old[place] != (IGNORED if decision is None else int(decision))
+    done = {
+        place
         for place, (decision, _) in decisions.items()
+        if old[place] == (IGNORED if decision is None else int(decision))
     }
     check_given(
         path,
         parser,
-        [
-            (line, given, float(old[place]))
-            for line, given, place in compared
-            if is_open.get(place, True)
-        ],
+        [(line, given, float(old[place]), place in done) for line, given, place in compared],
     )
     return {place: decision for place, (decision, _) in decisions.items()}
 
@@ -251,7 +261,7 @@ def read_decisions(
         UnreadableFile: The file is missing, empty or no table.
         InvalidInput: As for `apply_label_corrections`.
     """
-    table, cells = _read_list(path)
+    table, cells = _read_list(path, samples)
     parser = LabelParser(samples, cells, form)
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
@@ -274,9 +284,13 @@ def read_decisions(
         path,
         parser,
         [
-            (line, given, labels[index])
+            (
+                line,
+                given,
+                labels[index],
+                index in decisions and are_equal(decisions[index], labels[index], samples),
+            )
             for line, given, index in compared
-            if index not in decisions or not are_equal(decisions[index], labels[index], samples)
         ],
     )
     _check_remaining(samples, decisions, path)
@@ -340,8 +354,8 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
             separated by commas. Integer labels must occur in the data. If samples have several labels, the column
             `output` has the name of the label's column, or its number, and the label becomes 0 or 1. Labels of
             positions have the column `position`, and "drop" makes one -100; one-hot masks become masks of classes. If
-            the list has the column `given`, all its lines are compared with the labels of the data. Lists of several
-            reviewers of the same data are passed together, as a list of paths.
+            the list has the columns `given` and `n_rows`, its lines are compared with the labels of the data, and
+            their number of rows. Lists of several reviewers of the same data are passed together, as a list of paths.
         target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
@@ -353,8 +367,8 @@ def apply_label_corrections(data: Any, path: ListPath, *, target: str | int | No
     Raises:
         UnreadableFile: The file is missing, empty or no CSV table.
         InvalidInput: A column is missing, an index is outside the data, a label is unknown, lines contradict each
-            other, no sample would remain, or the labels in the column `given` are not those of the data (which may
-            have the corrections already).
+            other, no sample would remain, the data have another number of rows, or the labels in the column `given`
+            are not those of the data (which may have the corrections already, if other lines agree).
 
     >>> import gapscope as gs
     >>> import tempfile

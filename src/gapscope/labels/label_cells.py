@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,10 +19,21 @@ from gapscope.data.tables import Cells
 from gapscope.results.formatting import pluralize
 
 DROP = "drop"
+N_ROWS = "n_rows"
+"""Column of a list for the number of rows of its data: rows that are dropped change the numbers of others."""
 # Spreadsheet programs may add ".0" to whole numbers. Python's int() and float() also read "1_0" as 10.
 INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(r"[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{1,4}")
+
+
+def count_rows(samples: Samples | None) -> Any:
+    """Return the number of rows of the data of which samples were read; empty without samples.
+
+    Args:
+        samples: The samples, or None.
+    """
+    return "" if samples is None else samples.n_rows or len(samples)
 
 
 def drop_word(class_names: Sequence[str]) -> str:
@@ -265,28 +277,32 @@ class LabelParser:
 
 
 def check_given(
-    path: str | Path, parser: LabelParser, lines: Iterable[tuple[int, str, float]]
+    path: str | Path, parser: LabelParser, lines: Iterable[tuple[int, str, float, bool]]
 ) -> None:
     """Check that a list was made for the labels that the data have, which another order of the rows changes.
 
     Args:
         path: The list.
         parser: Parser of the labels of the data.
-        lines: Number of the line, given label, and label in the data, without those that are corrected already.
+        lines: Number of the line, given label, label in the data, and whether this is that of the list. Such lines may
+            differ, if another one agrees: the data have these corrections already.
 
     Raises:
         InvalidInput: A label differs.
     """
     agree: dict[tuple[str, float], bool] = {}
     others: list[tuple[int, str, float]] = []
+    done: list[tuple[int, str, float]] = []
     n_agreeing = 0
-    for line, given, label in lines:
+    for line, given, label, is_done in lines:
         if (given, label) not in agree:
             agree[given, label] = not given.strip() or parser.may_mean(given, label)
         if not agree[given, label]:
-            others.append((line, given, label))
+            (done if is_done else others).append((line, given, label))
         elif given.strip():
             n_agreeing += 1
+    if not others and not n_agreeing:
+        others = done
     if not others:
         return
     line, given, label = others[0]
@@ -299,6 +315,6 @@ def check_given(
         advice = "Or a program rewrote the column `given`: delete that column to apply the list without comparison."
     raise InvalidInput(
         f"{path}, line {line}: the list was made for a sample with the label {given.strip()!r}, these data have "
-        f"{parser.write(label)}{more}: another order of the rows, or other data. Pass the data of which the list was "
-        f"made, and several lists of them together, path=[first, second]. {advice}"
+        f"{parser.write(label)}{more}: another order of the rows, other data, or data with these corrections. Pass the "
+        f"data of which the list was made, and several lists of them together, path=[first, second]. {advice}"
     )

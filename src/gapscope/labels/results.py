@@ -15,7 +15,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
 from gapscope.labels.conflicting_copies import sentences_on_copies
-from gapscope.labels.label_cells import written_names
+from gapscope.labels.label_cells import N_ROWS, count_rows, written_names
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent, percents_apart
@@ -394,6 +394,7 @@ class LabelIssues(Result):
         table.insert(1, "label", "")
         if len(self.details.names):
             table.insert(2, "name", [self.details.name(index) for index in self.indices.tolist()])
+        table[N_ROWS] = count_rows(self.samples)
         write_csv(path, table)
 
     @check_arguments

@@ -12,7 +12,7 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.labels.conflicting_copies import Labels, Pairs
-from gapscope.labels.label_cells import DROP, drop_word, written_names
+from gapscope.labels.label_cells import DROP, count_rows, drop_word, written_names
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.estimate import percent
 from gapscope.results.pages import render_page
@@ -298,6 +298,7 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         kind=issues.kind,
         place_name=issues.place_name,
         n_samples=len(issues.indices),
+        n_rows=count_rows(issues.samples),
         classes=("0", "1") if issues.kind == "multi-label" else written_names(class_names),
         drop=drop_word(class_names),
         is_drop_renamed=drop_word(class_names) != DROP,
