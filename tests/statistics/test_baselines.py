@@ -131,3 +131,17 @@ def test_neighbours_of_many_samples_are_those_of_principal_components(
     exact = nearest_neighbours(features, y)
     monkeypatch.setattr("gapscope.statistics.baselines.MAX_EXACT_NEIGHBOURS", 50)
     assert torch.equal(nearest_neighbours(features, y).predictions, exact.predictions)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_neighbours_at_equal_distance_share_their_votes(k: int) -> None:
+    # two places of 4 and 2 samples, one apart: all others of a place are at equal distance
+    features = torch.tensor([0.0, 0, 0, 0, 1, 1])[:, None]
+    targets = torch.tensor([1.0, 2, 3, 4, 8, 16])[:, None]
+    predicted = nearest_neighbours(features, targets, ks=(k,)).predictions[0, 0]
+    near, far = 3.0, 12.0
+    weight = min(k, 3) / k
+    assert float(predicted) == pytest.approx(weight * near + (1 - weight) * far)
+    order = torch.tensor([5, 2, 0, 4, 1, 3])
+    again = nearest_neighbours(features[order], targets[order], ks=(k,)).predictions
+    assert float(again[2, 0]) == pytest.approx(float(predicted))

@@ -13,7 +13,7 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference
 from gapscope.results.outcomes import Finding, Outcome
-from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_features
+from gapscope.statistics.baselines import nearest_neighbours, rbf_ridge, sample_features
 from gapscope.statistics.intervals import r_squared_scales
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ def thinned(n: int, at_most: int = MAX_EXACT) -> Tensor:
 def _loo_correct(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     row = rbf_ridge(features, labels, n_classes=n_classes)
     return row.correct(labels).double().cpu()
-
-
-def _nearest_correct(features: Tensor, labels: Tensor) -> Tensor:
-    return (labels[find_nearest(features)[1][:, 0]] == labels).double()
 
 
 def cost_of_labels(
@@ -75,7 +71,8 @@ def cost_of_labels(
             return 1 - _loo_squares(x, y, scales)
 
         def nearest_scores(x: Tensor, y: Tensor) -> Tensor:
-            errors = (y[find_nearest(x)[1][:, 0]] - y).double().reshape(len(y), -1)
+            predicted = nearest_neighbours(x, y, ks=(1,)).predictions
+            errors = predicted - y.double().reshape(len(y), -1)
             return 1 - (errors / scales).square().sum(1)
     else:
 
@@ -83,7 +80,8 @@ def cost_of_labels(
             return _loo_correct(x, y, n_classes)
 
         def nearest_scores(x: Tensor, y: Tensor) -> Tensor:
-            return _nearest_correct(x, y)
+            row = nearest_neighbours(x, y, ks=(1,), n_classes=n_classes)
+            return row.correct(y).double()
 
     with_errors = [of(features, labels)[clean] for of in (kernel_scores, nearest_scores)]
     without = [of(features[clean], labels[clean]) for of in (kernel_scores, nearest_scores)]

@@ -225,31 +225,44 @@ def find_nearest(
     return torch.cat(distances), torch.cat(indices)
 
 
-def _nearest(
-    features: Tensor, targets: Columns, k: int, squares: Tensor | None, groups: Tensor | None
-) -> Tensor:
-    """Return indices [n, k] of the k nearest samples of other groups, nearest first.
+def _votes(
+    features: Tensor,
+    targets: Columns,
+    ks: Sequence[int],
+    squares: Tensor | None,
+    groups: Tensor | None,
+) -> list[Columns]:
+    """Return the mean targets of the k nearest samples of other groups, for each k.
 
-    Of equal distances, those first in the order of features and targets are taken, not of the rows passed; above 2,000
-    samples, where only distances that rounding left equal are.
+    Of more samples at equal distance than belong to the k nearest, all count in equal parts. Above 2,000 samples, those
+    count that are first in the order of features and targets, not of the rows passed.
     """
-    _, kinds = targets.cpu().unique(dim=0, return_inverse=True)
-    order = canonical_order(features.cpu(), kinds)[0].to(features.device)
-    groups = None if groups is None else groups[order]
     squares = squared_distances(features) if squares is None else squares
     if squares is not None:
         # features are standardized: what is below nine decimals is rounding, which must not order equal distances
-        others = squares[order][:, order].round(decimals=9).fill_diagonal_(torch.inf)
+        others = squares.round(decimals=9).fill_diagonal_(torch.inf)
         if groups is not None:
             others[groups[:, None] == groups] = torch.inf
-        return order[others.argsort(stable=True)[:, :k]][order.argsort()]
+        limits = others.topk(max(ks), largest=False).values.sort(1).values
+        votes: list[Columns] = []
+        for k in ks:
+            closer = others < limits[:, k - 1, None]
+            tied = (others == limits[:, k - 1, None]).double()
+            left = (k - closer.sum(1, keepdim=True)) / tied.sum(1, keepdim=True)
+            votes.append((closer + left * tied) @ targets / k)
+        return votes
+    _, kinds = targets.cpu().unique(dim=0, return_inverse=True)
+    order = canonical_order(features.cpu(), kinds)[0].to(features.device)
+    groups = None if groups is None else groups[order]
     if len(features) > MAX_EXACT_NEIGHBOURS:
         if features.shape[1] > N_COMPONENTS:
             features = (
                 features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
             )
         features = features.float()
-    return order[find_nearest(features[order], k=k, groups=groups)[1]][order.argsort()]
+    nearest = find_nearest(features[order], k=max(ks), groups=groups)[1]
+    ordered = order[nearest][order.argsort()]
+    return [targets[ordered[:, :k]].mean(1) for k in ks]
 
 
 def nearest_neighbours(
@@ -268,16 +281,14 @@ def nearest_neighbours(
     b = target_matrix(targets, n_classes)
     largest_group = 1 if groups is None else int(groups.bincount().max())
     most = min(max(ks), len(features) - largest_group)
-    nearest = _nearest(features, b, most, squares, groups)
-    rows: list[LooRow] = []
-    for k in ks:
-        if k > nearest.shape[1]:
-            continue
-        # the nearest neighbour breaks ties between classes
-        votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (
-            not targets.is_floating_point()
-        )
-        rows.append(scored_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets, groups))
+    ks = [k for k in ks if k <= most]
+    # the nearest neighbour breaks ties between classes
+    first, *votes = _votes(features, b, [1, *ks], squares, groups)
+    weight = 0.0 if targets.is_floating_point() else 1e-6
+    rows = [
+        scored_row(f"{NEIGHBOURS} ({k})", "inputs", vote + weight * first, targets, groups)
+        for k, vote in zip(ks, votes, strict=True)
+    ]
     return max(rows, key=lambda row: row.score)
 
 
