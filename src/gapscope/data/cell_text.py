@@ -62,7 +62,7 @@ def _read_thousands(
     has_point = cells.str.contains(".", regex=False)
     if not has_point.any() or not cells[has_point].str.fullmatch(THOUSANDS).all():
         return column, ""
-    if has_decimal_commas and cells[~has_point].str.fullmatch(r"[-+]?\d{1,3}").all():
+    if has_decimal_commas and cells[~has_point].str.fullmatch(r"[-+]?\d+").all():
         numbers = cells.str.replace(".", "", regex=False).astype(float)
         return numbers.reindex(column.index), "points are read as those between thousands"
     if not are_numbers(column):
