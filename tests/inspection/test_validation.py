@@ -122,9 +122,9 @@ def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool
     right = (logits.argmax(1) == y)[y != -100].double().mean().item()
     assert readings["accuracy"].value == pytest.approx(right)
     assert readings.unmeasured["unit_sparsity"].startswith("needs one label per sample")
-    # 3 * 4 * 5 outputs, each with its 3 x 3 patch and a bias
-    patches = F.unfold(x, 3, padding=1).square().sum()
-    assert readings["ntk_trace"].value == pytest.approx(3 * (patches.item() + 20 * 20), rel=1e-5)
+    # 3 * 3 * 5 outputs with a label, each with its 3 x 3 patch and a bias
+    patches = F.unfold(x, 3, padding=1)[:, :, 5:].square().sum()
+    assert readings["ntk_trace"].value == pytest.approx(3 * (patches.item() + 20 * 15), rel=1e-5)
     refused = gs.measure(network, (x, y[:, 0, 0].clamp_min(0))).unmeasured
     assert (
         "outputs have positions" in refused["loss"]

@@ -324,6 +324,11 @@ class Positions(Task):
         """Return the mean cross-entropy over all positions that count, in nats."""
         return _cross_entropy(outputs, targets, "mean")
 
+    def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's part of the loss [n]: the sum over its positions, times n, per position that counts."""
+        sums = self.losses(outputs, targets).flatten(1).sum(1)
+        return sums * len(targets) / (targets != IGNORED).sum().clamp(min=1)
+
     def agrees(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return whether the largest output is the label, per position (False where none counts)."""
         return class_logits(_with_positions(outputs, targets)).argmax(1) == targets

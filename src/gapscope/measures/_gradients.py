@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
+from gapscope.base.targets import IGNORED
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import square_norms
 from gapscope.inspection.independence import check_sample_independence
@@ -51,6 +52,22 @@ def at_weights(network: nn.Module, values: Tensors) -> Iterator[list[nn.Paramete
         yield leaves
 
 
+def loss_share(part: Tensor, targets: Tensor) -> float:
+    """Return the fraction that a part of the targets has of their mean loss: its samples, or positions with a label.
+
+    Raises:
+        NotMeasurable: No position has a label.
+    """
+    if targets.ndim < 2 or targets.is_floating_point() or targets.dtype == torch.bool:
+        return len(part) / len(targets)
+    n_labelled = int((targets != IGNORED).sum())
+    if n_labelled == 0:
+        raise NotMeasurable(
+            "At least one position must have a label; all are -100. Pass labels of the positions."
+        )
+    return int((part != IGNORED).sum()) / n_labelled
+
+
 def loss_and_gradient(
     network: nn.Module, samples: Samples, chunk_size: int, leaves: Tensors
 ) -> tuple[float, list[Tensor]]:
@@ -58,7 +75,9 @@ def loss_and_gradient(
     mean_loss = 0.0
     mean_gradient = [torch.zeros_like(leaf) for leaf in leaves]
     for part in slices(len(samples), chunk_size):
-        fraction = (part.stop - part.start) / len(samples)
+        fraction = loss_share(samples.y[part], samples.y)
+        if fraction == 0:
+            continue
         outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
         loss = fraction * default_loss(outputs, samples.y[part])
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
@@ -180,7 +199,9 @@ def sample_square_norms(
     def norms(x: Tensor, y: Tensor) -> Tensor:
         tape, outputs = record_forward(network, x)
         values = outputs.detach().requires_grad_()
-        (by_outputs,) = torch.autograd.grad(sample_losses(values, y).sum(), values)
+        # for positions the mean over the part is not its part of the mean
+        scale = loss_share(y, samples.y) * len(samples) / len(y)
+        (by_outputs,) = torch.autograd.grad(scale * sample_losses(values, y).sum(), values)
         return square_norms(tape, outputs, by_outputs[None]).double().cpu()
 
     with measurement_mode(network, passes_only=True) as network:

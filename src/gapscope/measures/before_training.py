@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.task import KINDS
 from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.counted_outputs import counted_outputs
 from gapscope.inspection.independence import check_sample_independence
@@ -24,7 +25,7 @@ from gapscope.measures.path_norms import with_powered_weights
 from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-_register = partial(register_measure, cost_class="backward", default=False)
+_register = partial(register_measure, cost_class="backward", default=False, tasks=KINDS)
 
 
 @_register(

@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, NotYetSupported, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
+from gapscope.base.task import KINDS
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import (
@@ -29,13 +30,13 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.measures._forward import Inputs, Targets, mean_with_error
-from gapscope.measures._gradients import Tensors, sample_square_norms, trainable
+from gapscope.measures._gradients import Tensors, loss_share, sample_square_norms, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 # random vectors of the Hessian measures
 STREAM = "Hessian probes"
-_register = partial(register_measure, cost_class="many", default=False)
+_register = partial(register_measure, cost_class="many", default=False, tasks=KINDS)
 
 
 def _sample_classes(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
@@ -75,6 +76,8 @@ def fisher_trace(
     p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3). Its standard error is the spread among the samples, a conservative
     estimate (None for one sample).
 
+    Labels of positions: $\ell_i$ is the sum over the sample's labelled positions, divided by their mean number.
+
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
         x: Inputs [n, ...], usually the training data.
@@ -85,6 +88,7 @@ def fisher_trace(
 
     Raises:
         InvalidInput: There are no targets.
+        NotYetSupported: Labels of positions are to be sampled.
     """
     check_choice("labels", labels, ("given", "sampled"))
     if labels == "given":
@@ -93,6 +97,10 @@ def fisher_trace(
                 "fisher_trace needs targets y; got None. Pass them, or labels='sampled'."
             )
         return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
+    if y is not None and y.ndim > 1 and y.dtype == torch.int64:
+        raise NotYetSupported(
+            'labels of fisher_trace must be "given" for labels of positions; got "sampled".'
+        )
     with measurement_mode(network) as measured:
         outputs = network_outputs(measured, prepare_inputs(measured, x), chunk_size=chunk_size)
     norms = sample_square_norms(
@@ -126,9 +134,11 @@ class Hessian:
             total = torch.zeros_like(vectors)
 
             def products(part: Tensor, targets: Tensor) -> Tensor:
-                loss = default_loss(checked_outputs(network(part.clone()), len(part)), targets) * (
-                    len(part) / len(x)
-                )
+                fraction = loss_share(targets, y)
+                if fraction == 0:
+                    return torch.zeros_like(vectors)
+                outputs = checked_outputs(network(part.clone()), len(part))
+                loss = fraction * default_loss(outputs, targets)
                 gradient = whole_gradient(loss, parameters, create_graph=True)
                 return torch.stack(
                     [_derivative(gradient, direction, parameters) for direction in directions]

@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
+from gapscope.base.task import KINDS
 from gapscope.measures._forward import Inputs, Targets
 from gapscope.measures._gradients import Tensors, loss_rise, norm_of
 from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
@@ -20,6 +21,7 @@ _register = partial(
     numbers=ScalarInfo(LOSS_UNIT, "lower", "mean over samples"),
     cost_class="backward",
     default=False,
+    tasks=KINDS,
     sampling=Sampling("whole", 256, lambda k: 15),
 )
 

@@ -18,6 +18,7 @@ from gapscope.base.loss_history import loss_history
 from gapscope.base.precision import CONSTANT
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.targets import check_labels
+from gapscope.base.task import KINDS
 from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, features_of, forward_pass
 from gapscope.measures._gradients import (
@@ -37,6 +38,7 @@ from gapscope.results.estimate import Estimate
     numbers=ScalarInfo("loss / weight units", "lower", "mean over pairs of batches"),
     cost_class="backward",
     default=False,
+    tasks=KINDS,
     sampling=Sampling("own", 320, lambda k: 4),
     reference="Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3",
 )
@@ -95,6 +97,7 @@ def gradient_disparity(
     ),
     cost_class="backward",
     default=False,
+    tasks=KINDS,
     sampling=Sampling("whole", 64, lambda k: 10),
     reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",
 )
