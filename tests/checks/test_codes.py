@@ -265,3 +265,16 @@ def test_a_column_of_rounding_counts_as_constant() -> None:
     scaled, _ = FIXES["standardize inputs"].apply(raw, {})
     assert float(scaled.inputs[:, 3].abs().max()) < 1e-5
     assert float(scaled.inputs[:, 0].std()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_token_ids_are_not_to_be_standardized() -> None:
+    network = nn.Sequential(nn.Embedding(9, 8), nn.Flatten(), nn.Linear(32, 2))
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(100)
+    ids = torch.randint(0, 9, (60, 4), generator=generator())
+    for x, model in ((ids, network), (ids[:, :2].float() * 1e3, nn.Linear(2, 2))):
+        result = gs.check(model, (x, torch.arange(60) % 2), only=["GS201"])
+        is_scaled = x.is_floating_point()
+        assert ("standardize" in result.findings[0].action) == is_scaled
+        assert ("standardize inputs" in result.findings[0].fixes) == is_scaled

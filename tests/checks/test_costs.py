@@ -258,3 +258,15 @@ def test_scales_cost_a_network_at_most_what_it_lacks_to_the_best_method() -> Non
     (finding,) = [finding for finding in result.findings if finding.code == "GS105"]
     assert finding.cost is not None and finding.cost < 0.05 < (alone.findings[0].cost or 0.0)
     assert "training run limits" not in result.headline or result.headline.startswith("Not certain")
+
+
+def test_more_data_gain_nothing_where_a_method_predicts_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 20
+    x = torch.eye(20)[labels] + 0.3 * torch.randn(200, 20, generator=g)
+    assert gs.check(None, (x, labels), only=["GS103"]).codes == ("GS103",)
+    perfect = ("nearest neighbours (1)", IntervalEstimate(1.0, 0.97, 1.0))
+    monkeypatch.setattr("gapscope.checks.context.best_method", lambda _: perfect)
+    assert gs.check(None, (x, labels), only=["GS103"]).fine

@@ -11,6 +11,7 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.samples import Samples
 from gapscope.results.outcomes import Finding
+from gapscope.statistics.baselines import LooRow
 from gapscope.training.loss_course import FLAT, LONGER, read_course
 from gapscope.training.monitor import Monitor
 from gapscope.training.run_checks import RunState, convergence
@@ -88,7 +89,8 @@ def test_a_finished_and_a_running_training_are_told_the_same(rate: float, first:
     spec = gs.TrainingSpec(learning_rate=rate, epochs=12)
     history = gs.train(network, (x, y), spec, on_epoch=monitor).history
     losses = [row["train_loss"] for row in history]
-    state = RunState(network, Samples(x, y), losses=losses, is_over=True, kernel=lambda: 0.99)
+    row = LooRow("RBF ridge", "inputs", 0.99, torch.zeros(120, 3))
+    state = RunState(network, Samples(x, y), losses=losses, is_over=True, kernel=lambda: row)
     after = convergence(state)
     assert isinstance(after, Finding) and after.action.startswith(first)
     assert monitor.findings and monitor.findings[0].action.startswith(first)

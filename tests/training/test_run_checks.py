@@ -15,6 +15,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.results.outcomes import Finding, Fine, NotChecked
+from gapscope.statistics.baselines import LooRow
 from gapscope.training.monitor import Monitor
 from gapscope.training.run_checks import RUN_CHECKS, RunState, batch_statistics, convergence
 from support.standins import Clock
@@ -207,9 +208,11 @@ def test_gs302_has_one_rule_in_a_running_and_in_a_finished_training() -> None:
     samples, network = Samples(3 * nn.functional.one_hot(y, 3).float(), y), nn.Linear(3, 3)
     nn.init.zeros_(network.weight)
     nn.init.zeros_(network.bias)
-    flat = RunState(network, samples, losses=[1.1] * 6, epochs=6, kernel=lambda: 0.99)
+    row = LooRow("last hidden features", "network", 0.99, torch.zeros(120, 3))
+    flat = RunState(network, samples, losses=[1.1] * 6, epochs=6, kernel=lambda: row)
     running, over = convergence(flat), convergence(replace(flat, is_over=True))
     assert isinstance(running, Finding) and isinstance(over, Finding)
+    assert "held-out samples 99 % by last hidden features" in running.evidence
     assert running == over and running.cost == pytest.approx(0.99 - 1 / 3)
     assert running.fixes[0] == "learning rate x 10"
     falling = replace(flat, losses=[1.1, 1.0, 0.9, 0.8, 0.7, 0.6])

@@ -112,7 +112,8 @@ def gain_of_twice_the_data(
         samples: Samples with class labels.
         n_classes: Number of classes.
         seed: Seed of the halves.
-        score: Leave-one-out accuracy of the kernel machine on all samples; None for that of at most 1,000.
+        score: Leave-one-out accuracy of the best method on all samples, of whose error the same part is left; None for
+            that of the kernel machine on at most 1,000.
     """
     part = samples.subset(thinned(len(samples)))
     features = sample_features(part)

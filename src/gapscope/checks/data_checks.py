@@ -192,8 +192,7 @@ def more_data(context: Context) -> Outcome:
         return NotChecked("no input varies")
     if not context.is_classifier:
         return _more_data_without_interval(forecast.gain_from_doubling_data, context.has_accuracy)
-    row = context.kernel()
-    score = None if row is None else row.score
+    score = None if context.best_method is None else context.best_method[1].value
     gain = gain_of_twice_the_data(
         context.distinct_described, context.n_classes, context.seed, score=score
     )

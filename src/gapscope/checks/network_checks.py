@@ -46,14 +46,20 @@ def signal(context: Context) -> Outcome:
         return NEEDS_INITIAL_STATE
     if len(context.samples) < 2:
         return NotChecked("needs two samples or more")
+    advice = "initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)"
+    fixes = ("learning rate / 3", "learning rate x 3")
+    # token ids have no scale
+    if context.samples.inputs.is_floating_point():
+        advice = f"standardize the inputs, and {advice}"
+        fixes = ("standardize inputs", *fixes)
     with inspection_mode(network):
         outputs = network_outputs(network, context.samples.inputs).double()
     if not bool(outputs.isfinite().all()):
         return Finding(
             "outputs before training are not finite",
-            "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
+            advice,
             cost=context.shortfall,
-            fixes=("standardize inputs", "learning rate / 3"),
+            fixes=fixes[:-1],
         )
     spread = float(outputs.std(0).mean())
     if MIN_SPREAD <= spread <= MAX_SPREAD:
@@ -66,9 +72,9 @@ def signal(context: Context) -> Outcome:
         when = "initial outputs"
     return Finding(
         f"{when} {verb}: standard deviation {spread:.2g} over samples",
-        "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
+        advice,
         cost=context.shortfall,
-        fixes=("standardize inputs", "learning rate / 3", "learning rate x 3"),
+        fixes=fixes,
     )
 
 

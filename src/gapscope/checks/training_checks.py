@@ -24,10 +24,6 @@ def _finished_run(context: Context) -> RunState:
         losses = list(monitor.checks.losses)
     recordings = len(getattr(monitor, "epochs", ()))
 
-    def kernel_score() -> float | None:
-        row = context.kernel()
-        return None if row is None else row.score
-
     return RunState(
         context.network,
         context.samples,
@@ -37,7 +33,7 @@ def _finished_run(context: Context) -> RunState:
         recordings=recordings,
         epochs=getattr(monitor, "n_due", recordings),
         batch_size=context.batch_size,
-        kernel=kernel_score,
+        kernel=context.kernel,
     )
 
 

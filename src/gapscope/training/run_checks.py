@@ -25,7 +25,7 @@ from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import NORMAL_95, paired_difference, percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
-from gapscope.statistics.baselines import RBF, kernel_row, rbf_spectrum, sample_features
+from gapscope.statistics.baselines import RBF, LooRow, kernel_row, rbf_spectrum, sample_features
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.loss_course import (
     LOWER,
@@ -71,7 +71,7 @@ class RunState:
         recordings: Number of recordings of the alarm.
         epochs: Number of epochs that passed, recorded or not.
         batch_size: Batch size of training, if known.
-        kernel: Leave-one-out accuracy of an RBF ridge on the samples: returns None if it cannot be said.
+        kernel: Leave-one-out predictions of a kernel machine on the samples: returns None if there are none.
     """
 
     network: nn.Module
@@ -82,7 +82,7 @@ class RunState:
     recordings: int = 0
     epochs: int = 0
     batch_size: int | None = None
-    kernel: Callable[[], float | None] = field(default=lambda: None)
+    kernel: Callable[[], LooRow | None] = field(default=lambda: None)
 
     def correct(self, network: nn.Module | None = None) -> Tensor:
         """Return which samples a network classifies correctly, in evaluation mode, [n].
@@ -137,16 +137,19 @@ def convergence(run: RunState) -> Outcome:
         return TooFewRecordings.after(len(run.losses), run.epochs)
     if not run.is_over and fall > MIN_FALL:
         return NotChecked("the loss still falls")
-    kernel = run.kernel()
-    if kernel is None:
+    row = run.kernel()
+    if row is None:
         return NotChecked("no kernel machine beats the most frequent class")
+    kernel = row.score
     accuracy = float(run.correct().double().mean())
     n = len(run.samples)
     error = math.sqrt(kernel * (1 - kernel) / n + accuracy * (1 - accuracy) / n)
     is_below = accuracy < kernel - MARGIN - NORMAL_95 * error
     # a tenth over the last fifth of the epochs, by judgment
     is_steep = run.is_over and fall > 0.1 and accuracy < min(0.9, kernel + MARGIN)
-    text = f"training accuracy {percent(accuracy)}; an RBF kernel predicts held-out samples at {percent(kernel)}"
+    text = (
+        f"training accuracy {percent(accuracy)}; held-out samples {percent(kernel)} by {row.method}"
+    )
     if len(losses) < len(run.losses):
         n_omitted = len(run.losses) - len(losses)
         text += f"; {n_omitted} of {len(run.losses)} training losses are not finite and are omitted"
@@ -311,7 +314,7 @@ class RunChecks:
         self.findings: list[Finding] = []
         self.outcomes: dict[str, Outcome] = {}
         self.losses: list[float] = []
-        self._kernel: float | None = None
+        self._kernel: LooRow | None = None
 
     def observe(
         self,
@@ -329,7 +332,7 @@ class RunChecks:
             attempt: Context of each check, by its code, which may keep an error.
         """
         self.losses.append(loss)
-        state = replace(state, losses=self.losses, kernel=self._kernel_score)
+        state = replace(state, losses=self.losses, kernel=self._kernel_row)
         for code in self.codes:
             outcome: Outcome = NotChecked(f"failed at epoch {epoch}")
             with attempt(code):
@@ -342,10 +345,10 @@ class RunChecks:
                 self.findings.append(finding)
                 _logger.warning("%s", finding)
 
-    def _kernel_score(self) -> float | None:
+    def _kernel_row(self) -> LooRow:
         if self._kernel is None:
             spectrum = rbf_spectrum(sample_features(self.samples))
-            self._kernel = kernel_row(RBF, "inputs", spectrum, self.samples.y.cpu()).score
+            self._kernel = kernel_row(RBF, "inputs", spectrum, self.samples.y.cpu())
         return self._kernel
 
     def lines(self, epochs: int) -> list[str]:
