@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.validation import ready
@@ -132,8 +133,6 @@ class WritesIntoItsInput(nn.Module):
 
 
 def test_networks_may_write_into_their_input() -> None:
-    import gapscope as gs
-
     torch.manual_seed(0)
     x, y = torch.randn(30, 4), torch.arange(30) % 2
     network, before = WritesIntoItsInput(), x.clone()
@@ -159,16 +158,12 @@ class AlwaysDropout(nn.Module):
 
 
 def test_random_outputs_are_named() -> None:
-    import gapscope as gs
-
     x, y = torch.randn(30, 4), torch.arange(30) % 2
     assert "differ between two passes" in gs.measure(AlwaysDropout(), (x, y), ["loss"]).notes[0]
     assert not gs.measure(AlwaysDropout().body, (x, y), ["loss"]).notes
 
 
 def test_verbs_with_two_data_sets_adapt_the_second() -> None:
-    import gapscope as gs
-
     train, test = texts(120, 0), texts(150, 1)
     assert not gs.check(CountsOnes(), train, test=test, only=["GS402"]).findings
     assert (
@@ -185,8 +180,6 @@ def test_verbs_with_two_data_sets_adapt_the_second() -> None:
 
 
 def test_verbs_with_named_classes_adapt_the_second() -> None:
-    import gapscope as gs
-
     x, y = table()
     seen = y > 0
     data, test = (x, NAMES[y.numpy()]), (x[seen], NAMES[y[seen].numpy()])
@@ -206,8 +199,6 @@ def test_verbs_with_named_classes_adapt_the_second() -> None:
 
 @pytest.mark.thorough
 def test_indices_are_row_numbers_of_the_data_that_were_passed(tmp_path: Path) -> None:
-    import gapscope as gs
-
     x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     x[150], y[150] = torch.tensor([4.0, 0, 0, 0]), 0
@@ -243,3 +234,55 @@ def test_columns_of_frames_are_matched_by_name() -> None:
     assert ready(identity(), (frame, y)).adapt((x, y)).samples.inputs.equal(x)
     with pytest.raises(InvalidInput, match="lacks b"):
         scores(identity(), (frame, y), (frame.rename(columns={"b": "d"}), y))
+
+
+class Joined(nn.Linear):
+    """Linear layer of inputs with names."""
+
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return super().forward(torch.cat([a, b, c], 1))
+
+
+@pytest.mark.parametrize("has_network", [False, True])
+@pytest.mark.parametrize("form", ["frame", "mapping"])
+def test_additional_inputs_of_a_second_data_set_are_noted(form: str, has_network: bool) -> None:
+    x, y = torch.randn(60, 3), torch.arange(60) % 2
+    x[:, 0] += 3 * y
+    columns = {"a": x[:, :1], "b": x[:, 1:2], "c": x[:, 2:]}
+    second: Any = {"zz": x[:, :1], **columns}
+    if form == "frame":
+        first, second = (
+            pd.DataFrame({name: column[:, 0] for name, column in part.items()})
+            for part in (columns, second)
+        )
+    else:
+        first = columns
+    network = None
+    if has_network:
+        network = nn.Linear(3, 2) if form == "frame" else Joined(3, 2)
+    test = (second, y)
+    found: list[Any] = [
+        gs.check(network, (first, y), test=test, only=["GS101"]),
+        gs.find_label_issues(network, (first, y), test=test, time_budget=0.01),
+    ]
+    if network is not None:
+        record = gs.record_network(network, (first, y), test=test, name="joined", measures=["loss"])
+        found.append(record.readings)
+    for result in found:
+        assert sum("zz: not used" in note for note in result.notes) == 1
+    lacking = ({name: second[name] for name in ("zz", "a", "b")}, y)
+    if form == "frame":
+        lacking = (second[["zz", "a", "b"]], y)
+    with pytest.raises(InvalidInput, match="lacks c"):
+        gs.check(network, (first, y), test=lacking)
+
+
+def test_notes_on_test_samples_name_them() -> None:
+    x, y = torch.randn(60, 3), torch.arange(60) % 2
+    missing = y.clone()
+    missing[:5] = -100
+    for network in (None, nn.Linear(3, 2)):
+        notes = gs.check(network, (x, y), test=(x + 1, missing), only=["GS101"]).notes
+        assert [note.startswith("test: ") for note in notes if "5" in note] == [True]
+        issues = gs.find_label_issues(network, (x, y), test=(x + 1, missing), time_budget=0.01)
+        assert [note.startswith("test: ") for note in issues.notes if "-100" in note] == [True]

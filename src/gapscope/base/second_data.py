@@ -15,7 +15,7 @@ from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.input_layout import pack_inputs
 from gapscope.base.position_labels import labels_as_on
 from gapscope.base.samples import Samples, as_samples, with_parts, with_task
-from gapscope.base.targets import IGNORED, SIGN_NAMES
+from gapscope.base.targets import IGNORED, SIGN_NAMES, TASK_NOTES
 
 
 def as_second(
@@ -61,7 +61,23 @@ def as_second(
             f"{owner} must have the inputs of the first data set, {_described(shapes[1])}; got "
             f"{_described(shapes[0])}. Prepare both in the same way."
         )
-    return second
+    # the task is that of the first; notes of an own type are looked for
+    notes = tuple(
+        note if note in first.notes or type(note) is not str else f"{owner}: {note}"
+        for note in second.notes
+        if note not in TASK_NOTES
+    )
+    return replace(second, notes=notes)
+
+
+def joined_notes(notes: Sequence[str], second: Samples | None) -> tuple[str, ...]:
+    """Return notes and those of a second data set, each once.
+
+    Args:
+        notes: Notes on the first data set.
+        second: The second, as `as_second` returns it; None without.
+    """
+    return tuple(dict.fromkeys((*notes, *(second.notes if second else ()))))
 
 
 def join_samples(first: Samples, second: Samples) -> Samples:
@@ -136,32 +152,43 @@ def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" if shape else name for name, shape in shapes.items())
 
 
-def _difference(lacking: Sequence[str], others: Sequence[str]) -> str:
-    """Return which names are missing and which are new, as the end of a sentence."""
-    parts = [("lacks", lacking), ("has", others)]
-    return " and ".join(f"{verb} {join_names(names)}" for verb, names in parts if names)
+def _note_on_names(
+    names: Sequence[str], known: Sequence[str], owner: str, kind: str
+) -> tuple[str, ...]:
+    """Return the note about columns or inputs that the first data set lacks, or that were in another order.
+
+    Raises:
+        InvalidInput: Some of the first are missing.
+    """
+    lacking = [name for name in known if name not in names]
+    others = [name for name in names if name not in known]
+    if lacking:
+        has = f" and has {join_names(others)}" if others else ""
+        raise InvalidInput(
+            f"{owner} must have the {kind}s of the first data set; it lacks {join_names(lacking)}{has}. Prepare both "
+            "in the same way."
+        )
+    if others:
+        return (f"{join_names(others)}: not used, since the first data set has no such {kind}.",)
+    return (f"The {kind}s were brought into the order of the first data set.",)
 
 
 def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
-    """Bring the columns of a frame into the order of the first."""
+    """Take the columns of a frame in the order of the first."""
     if second.columns == first.columns or not second.columns or not first.columns:
         return second
-    missing = [name for name in first.columns if name not in second.columns]
-    if missing or len(second.columns) != len(first.columns):
-        unknown = [name for name in second.columns if name not in first.columns]
-        raise InvalidInput(
-            f"{owner} must have the columns of the first data set; it {_difference(missing, unknown)}. "
-            f"Prepare both in the same way."
-        )
+    notes = _note_on_names(second.columns, first.columns, owner, "column")
     order = torch.tensor([second.columns.index(name) for name in first.columns])
-    note = f"The columns of {owner} were brought into the order of the first data set."
     return replace(
-        second, inputs=second.inputs[:, order], columns=first.columns, notes=(*second.notes, note)
+        second,
+        inputs=second.inputs[:, order],
+        columns=first.columns,
+        notes=(*second.notes, *notes),
     )
 
 
 def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Samples:
-    """Bring the inputs of a mapping into the order of the first; a mapping of one tensor is as the tensor."""
+    """Take the inputs of a mapping in the order of the first; a mapping of one tensor is as the tensor."""
     names, known = (
         None if samples.form is None else samples.form.names for samples in (second, first)
     )
@@ -169,17 +196,10 @@ def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Sample
         return replace(second, form=first.form)
     if names is None or known is None or names == known:
         return second
-    lacking = [name for name in known if name not in names]
-    others = [name for name in names if name not in known]
-    if lacking or others:
-        raise InvalidInput(
-            f"{owner} must have the inputs of the first data set; it {_difference(lacking, others)}. "
-            f"Prepare both in the same way."
-        )
+    notes = _note_on_names(names, known, owner, "input")
     parts = dict(zip(names, second.parts, strict=True))
     inputs, form = pack_inputs({name: parts[name] for name in known})
-    note = f"The inputs of {owner} were brought into the order of the first data set."
-    return replace(second, inputs=inputs, form=form, notes=(*second.notes, note))
+    return replace(second, inputs=inputs, form=form, notes=(*second.notes, *notes))
 
 
 def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samples:

@@ -17,7 +17,7 @@ from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
 from gapscope.base.loss_history import loss_history
 from gapscope.base.samples import Samples, as_samples, with_task
-from gapscope.base.second_data import as_second
+from gapscope.base.second_data import as_second, joined_notes
 from gapscope.base.targets import require_targets
 from gapscope.checks.account import cap_costs, order_findings
 from gapscope.checks.class_numbering import number_classes, with_class_names
@@ -317,13 +317,14 @@ def _make_context(
     if prepared is not None:
         table["initial_state"] = _checked_initial_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
-        context = Context(part, samples, indices, given=given, **table)
-        if test is None:
-            return context
-        second = prepared.adapt(test)
-        return replace(context, test=second.samples, test_network=second.network)
+        if test is not None:
+            second = prepared.adapt(test)
+            given = replace(given, notes=joined_notes(given.notes, second.samples))
+            table |= {"test": second.samples, "test_network": second.network}
+        return Context(part, samples, indices, given=given, **table)
     held_out = None if test is None else as_second(test, samples, "test")
     given, held_out = number_classes(given, held_out)
+    given = replace(given, notes=joined_notes(given.notes, held_out))
     if is_estimator(module):
         table["estimator"] = EstimatorScores(module, raw, given, raw_test, held_out)
     elif module is not None:

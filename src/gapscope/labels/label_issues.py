@@ -16,7 +16,7 @@ from gapscope.base.foreign_data import as_frame
 from gapscope.base.groups import group_tensor
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.second_data import as_second
+from gapscope.base.second_data import as_second, joined_notes
 from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import column_by_name, lacks_labels
 from gapscope.data.table_targets import split_frames
@@ -177,6 +177,7 @@ def _with_copies_in_test(
     return replace(
         issues,
         test=second,
+        notes=joined_notes(issues.notes, second),
         test_details=sample_details(passed, None, second.n_rows or len(second)),
         test_duplicates=with_rows([*conflicts, *others]),
         test_conflicts=with_rows(conflicts),

@@ -180,6 +180,7 @@ def record_network(
     if test is not None:
         held_out = prepared.adapt(test)
         scores |= _scores(held_out, "test")
+        notes += [note for note in held_out.samples.notes if note not in prepared.samples.notes]
         if copies := len(exact_copies_in_test(prepared.samples, held_out.samples)):
             notes.append(
                 f"{copies:,} of {len(held_out.samples):,} test samples repeat a training sample: the gap is too "
