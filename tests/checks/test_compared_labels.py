@@ -99,3 +99,17 @@ def test_classes_that_are_confused_in_training_too_have_no_other_numbers() -> No
     found = find_renumbering(predicted, ~predicted)
     assert found is not None and (found.before, found.after) == (0, 1)
     assert found.read_as == {0: 1, 1: 0}
+
+
+def test_a_network_of_other_class_numbers_is_not_taken_for_an_untrained_one_without_a_word() -> (
+    None
+):
+    x, y = draw("classification", 0)
+    network = nn.Linear(3, 3)
+    network.load_state_dict({"weight": torch.eye(3), "bias": torch.zeros(3)})
+    reason = gs.check(network, (x, ORDER[y]), only=["GS401"]).not_checked[0].reason
+    assert "1 read as 0, 2 read as 1, 0 read as 2" in reason
+    nn.init.normal_(network.weight, generator=torch.Generator().manual_seed(0))
+    shuffled = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
+    reason = gs.check(network, (x, shuffled), only=["GS401"]).not_checked[0].reason
+    assert "constant" in reason and "read as" not in reason

@@ -12,6 +12,7 @@ from torch import Tensor
 from gapscope.base.budget import BudgetSpent
 from gapscope.base.errors import GapscopeError, NotMeasurable
 from gapscope.base.samples import Samples
+from gapscope.checks.compared_labels import in_words
 from gapscope.checks.output_unit import find_output_unit
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -20,6 +21,7 @@ from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
 from gapscope.results.formatting import format_number, pluralize
 from gapscope.results.outcomes import Finding
 from gapscope.statistics.intervals import r_squared_interval, wilson_interval
+from gapscope.statistics.renumbering import class_marks, find_renumbering
 
 if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
@@ -123,8 +125,19 @@ def untrained_because(context: Context) -> str:
         "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass history= or "
         "initial_state=, or pass test="
     )
-    if not context.has_accuracy and not bool(context.invalid_samples[0].any()):
-        unit = find_output_unit(context.logits, context.samples.y, context.train_score)
+    if bool(context.invalid_samples[0].any()):
+        return reason
+    labels = context.samples.y.cpu()
+    if context.is_classifier:
+        n_classes = max(context.logits.shape[1], context.n_classes)
+        found = find_renumbering(
+            class_marks(context.logits.argmax(1), n_classes), class_marks(labels, n_classes)
+        )
+        if found is not None:
+            words = in_words(found, context.everything.class_names, 3)
+            reason += f" (it predicts {words}: they may be numbered otherwise than in its training)"
+    if not context.has_accuracy:
+        unit = find_output_unit(context.logits, labels, context.train_score)
         if unit is not None:
             reason += f" ({unit.evidence}: their unit may not be that of the targets)"
     return reason
