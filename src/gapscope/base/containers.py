@@ -334,9 +334,8 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
             return _from_data_set(data, at_most)
         return _hugging_face(data)
     if is_list(data) and data and all(is_mapping(item) for item in data):
-        if _is_batch(data[0]):
-            return join_batches(data, at_most)
-        return _from_data_set(data, at_most)
+        read = join_batches if _is_batch(data[0]) else _from_data_set
+        return read(data, at_most)
     if not is_column(data) and not is_mapping(data):
         if _is_data_set(data):
             return _from_data_set(data, at_most)

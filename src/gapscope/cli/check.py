@@ -215,10 +215,11 @@ def check(
     codes = {code for _, result in results for code in result.codes}
     if codes & fatal or (codes and ANY in fatal):
         raise typer.Exit(1)
-    is_unanswered = any(not result.findings and not result.fine for _, result in results)
-    is_not_judged = ANY in fatal and any(result.not_judged for _, result in results)
     missed = [item for _, result in results for item in result.not_checked if item.code in fatal]
     for item in missed:
         print_lines(f"{item.code} was not checked: {item.reason}", err=True)
-    if is_unanswered or is_not_judged or missed:
+    if missed or any(
+        not (result.findings or result.fine) or (ANY in fatal and result.not_judged)
+        for _, result in results
+    ):
         raise typer.Exit(NO_ANSWER)

@@ -40,31 +40,26 @@ def collect_samples(source: Any, data: Any, features: Any, labels: Any, pred_pro
             "Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone."
         )
     if labels is not None:
-        inputs = features
-        if is_list(features):
-            inputs = np.asarray(features)
-        if inputs is None and pred_probs is None:
+        if features is None and pred_probs is None:
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
+        inputs = np.asarray(features) if is_list(features) else features
         if inputs is None:
-            predicted = inputs_of_labels(pred_probs, labels)
-            if len(predicted) != len(labels):
+            inputs = inputs_of_labels(pred_probs, labels)
+            if len(inputs) != len(labels):
                 raise InvalidInput(
-                    f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row per label is needed. "
+                    f"Got pred_probs {list(inputs.shape)} for {len(labels)} labels; one row per label is needed. "
                     "Pass both for the same samples."
                 )
-            check_finite(predicted)
-            if predicted.ndim == 1:
-                inputs = predicted[:, None]
-            else:
-                inputs = predicted
+            check_finite(inputs)
+            if inputs.ndim == 1:
+                inputs = inputs[:, None]
         data = (inputs, labels)
     if data is None:
         raise InvalidInput(
             "Got no training data; an untrained network, or None, needs them. Pass data as (x, y)."
         )
     samples = as_samples(data, is_exact=source is None)
-    for decides in (source, features):
-        samples = settled_by(decides, samples)
+    samples = settled_by(features, settled_by(source, samples))
     if pred_probs is not None:
         samples = replace(samples, notes=notes_beside(samples.notes, np.shape(pred_probs)))
     targets = require_targets(samples, "A search for label issues")

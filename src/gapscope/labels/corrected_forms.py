@@ -135,15 +135,14 @@ def with_corrections(
     dropped = {rows[index] for index, decision in decisions.items() if decision is None}
     kept = [row for row in range(len(column)) if row not in dropped]
     if library_of(data) == "datasets":
-        if label_of and hasattr(column, "cat"):
+        if hasattr(column, "cat"):
             column = column.cat.codes
         name = str(target)
         is_stored = data.format["type"] != "custom"
         if not is_stored and name in data.column_names:  # the user's transform may change labels
-            stored = [*data.with_format(None)[name]]
-            decided = {rows[index] for index in decisions}
-            others = [row for row in range(len(column)) if row not in decided]
-            is_stored = all(stored[row] == column.iloc[row] for row in others)
+            pairs = zip(data.with_format(None)[name], column.tolist(), strict=True)
+            differing = {row for row, (stored, label) in enumerate(pairs) if stored != label}
+            is_stored = differing <= {rows[index] for index in decisions}
         if is_stored:
             return _of_hugging_face(data, name, column).select(kept)
     column = column.iloc[kept]
