@@ -222,3 +222,23 @@ def test_the_best_of_many_columns_of_noise_is_no_leak(n: int, share: float) -> N
     y = (np.arange(n) < share * n).astype(int)
     columns = find_leaking_columns(as_samples((rng.normal(size=(n, 1500)), y)))
     assert not columns.is_leak and columns.score < 0.98
+
+
+@pytest.mark.parametrize(
+    ("n", "n_rare", "d"), [(40, 5, 10), (48, 8, 10), (45, 15, 50), (90, 9, 20), (45, 20, 200)]
+)
+def test_a_column_that_separates_few_rows_is_found(n: int, n_rare: int, d: int) -> None:
+    """Noise has as few borders between classes in less than 1 of 200 tables."""
+    rng = np.random.default_rng(0)
+    y = rng.permutation(np.arange(n) < n_rare).astype(int)
+    x = rng.normal(size=(n, d))
+    assert not find_leaking_columns(as_samples((x, y))).is_leak
+    x[:, 3] = rng.random(n) + 2 * y
+    columns = find_leaking_columns(as_samples((x, y)))
+    assert columns.is_leak and columns.score == 1
+
+
+def test_two_rows_of_a_class_are_together_by_chance() -> None:
+    x = np.random.default_rng(0).normal(size=(30, 400))
+    x[:, 3] = np.arange(30)
+    assert not find_leaking_columns(as_samples((x, (np.arange(30) < 2).astype(int)))).is_leak

@@ -29,6 +29,9 @@ MIN_ROWS, MIN_DIFFERENT = 30, 10
 # Rows outside the most frequent class per digit of the number of columns: with fewer, in more than 1 of 50 tables of
 # noise the better of two neighbours has the label in `MIN_ALONE` of the rows of a column (counted exactly).
 ROWS_PER_DIGIT = 10
+# With fewer such rows, borders between classes are counted: of noise, a table may be expected to have so many columns
+# with as few.
+MAX_BY_CHANCE = 0.005
 # Counts of labels by value that are held at once, as more are no faster: 3 MB.
 MAX_COUNTS = 400_000
 # kernel machines are exact on so many evenly spaced rows
@@ -143,6 +146,28 @@ def _variance_explained(
     return 1 - errors / targets.var(1, correction=0)
 
 
+def _chance_of_borders(
+    usual: Int[Tensor, "k v"], n_values: Int[Tensor, "k 1"], labels: Int[Tensor, " n"]
+) -> Float[Tensor, "k 1"]:
+    """Return at most how probable as few borders between classes are, in the order of each column, by chance.
+
+    It is the number of ways to divide all classes into runs and to order these, of all orders of the labels.
+
+    Args:
+        usual: The most frequent class of each value, by size.
+        n_values: Number of values of each column.
+        labels: Numbers of the classes.
+    """
+    n, counts = len(labels), labels.bincount().double()
+    is_border = (usual.diff(dim=1) != 0) & (torch.arange(1, usual.shape[1]) < n_values)
+    n_borders = is_border.sum(1, keepdim=True).double()
+    most = n - len(counts)
+    cuts = (n_borders + 1 - len(counts)).clamp_min(0)
+    places = math.lgamma(most + 1) - (cuts + 1).lgamma() - (most - cuts + 1).lgamma()
+    ways = places + math.log(len(counts)) + n_borders * math.log(max(len(counts) - 1, 1))
+    return (ways - math.lgamma(n + 1) + (counts + 1).lgamma().sum()).exp()
+
+
 def _accuracy(
     codes: Int[Tensor, "k n"], targets: Shaped[Tensor, " n"], *, has_order: bool, n_columns: int
 ) -> Float[Tensor, " k"]:
@@ -165,7 +190,8 @@ def _accuracy(
     agree = torch.stack([usual[beside + start] == labels for beside in _beside(codes)]).double()
     # the better of two neighbours has the label by chance more often than one has, as strong features show
     n_rare = n - int(labels.bincount().max())
-    is_by_chance = n_rare < ROWS_PER_DIGIT * math.log10(n_columns)
+    expected = n_columns * _chance_of_borders(usual.view(k, -1), n_values, labels)
+    is_by_chance = (n_rare < ROWS_PER_DIGIT * math.log10(n_columns)) & (expected > MAX_BY_CHANCE)
     beside = torch.where((2 * n_values < n) | is_by_chance, agree.mean(0), agree.amax(0))
     return torch.where(is_single, beside, correct).mean(1)
 
