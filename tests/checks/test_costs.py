@@ -205,7 +205,7 @@ def test_a_cost_is_at_most_what_removing_its_cause_gained() -> None:
     assert [entry.cost for entry in tried.account.entries] == [0.04, 0.005]
     helps = (Trial("learning rate x 3", 0.1, helps=True), *trials)
     other = result.with_tried(TriedAdvice(helps, 0.8, 6.0), gs.TrainingSpec())
-    assert other.headline.endswith("A fix that was tried helps: learning rate x 3.")
+    assert other.headline.endswith("a fix that was tried helps: learning rate x 3.")
 
 
 def test_overfitting_is_not_called_less_accurate_than_the_data_allow() -> None:

@@ -183,8 +183,25 @@ def test_a_spec_that_learns_nothing_keeps_what_was_tried(target: str) -> None:
     result = gs.check(network, (x, labels), train_fn=spec, only=["GS101"])
     assert isinstance(result.tried, TriedAdvice) and result.best_fix is None
     if target == "numbers":
-        assert "no training predicts more than the mean" in repr(result)
+        note = " ".join(repr(result).split())
+        assert "no training predicts more than the mean, with any of learning rates" in note
+        assert "from 1×10⁻¹⁴ to 1×10⁻⁹: pass one outside" in note
     assert "train_fn must return" not in repr(result)
+
+
+def test_a_learning_rate_that_is_far_too_small_is_found() -> None:
+    x, y = blobs()
+    centres = torch.stack([x[y == c].mean(0) for c in range(3)])
+
+    def train(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 1e-5) -> nn.Module:
+        network = nn.Linear(6, 3)
+        with torch.no_grad():
+            network.weight.copy_(centres if learning_rate > 5e-3 else torch.zeros(3, 6))
+            network.bias.zero_()
+        return network
+
+    result = gs.check(train(x, y), (x, y), train_fn=train, only=["GS101"])
+    assert result.best_fix is FIXES["learning rate x 1000"]
 
 
 @pytest.mark.thorough

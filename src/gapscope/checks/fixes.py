@@ -347,6 +347,7 @@ OF_CHANCE = (
     "learning rate x 100",
     "learning rate / 100",
     "standardize inputs",
+    "learning rate x 1000",
 )
 # In the order in which they are tried after those of the findings.
 FIXES: dict[str, Fix] = {
@@ -371,6 +372,7 @@ FIXES: dict[str, Fix] = {
         Fix("wider", change_spec=_scaled("width", 2.0)),
         Fix("learning rate x 10", change_spec=_scaled("learning_rate", 10.0), is_far=True),
         Fix("learning rate x 100", change_spec=_scaled("learning_rate", 100.0), is_far=True),
+        Fix("learning rate x 1000", change_spec=_scaled("learning_rate", 1000.0), is_far=True),
         Fix("learning rate / 100", change_spec=_scaled("learning_rate", 0.01), is_far=True),
     )
 }

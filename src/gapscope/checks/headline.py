@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gapscope.checks.account import limit_of
 from gapscope.checks.registry import Finding, NotChecked, Outcome, is_information, list_checks
+from gapscope.checks.trials import TriedAdvice
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -35,46 +36,63 @@ def make_headline(result: CheckResult) -> str:
     Args:
         result: Result of a check.
     """
-    text = _main_limit(result)
+    text, named = _main_limit(result)
     best = result.best_fix
-    if best is None or best.name in text:
-        return text
-    if result.findings and best.name in result.findings[0].fixes:
+    if best is None or best.name in text or (named is not None and best.name in named.fixes):
         return text
     return f"{text} A fix that was tried helps: {best.name}."
 
 
-def _main_limit(result: CheckResult) -> str:
-    """Return the main limit of the network, as one sentence."""
+def _main_limit(result: CheckResult) -> tuple[str, Finding | None]:
+    """Return the main limit of the network, as one sentence, and the finding that it is about, if there is one."""
     checked = len(result.findings) + len(result.fine)
     unfinished = sum(outcome.reason == INTERRUPTED for outcome in result.not_checked)
     if unfinished:
-        return f"Interrupted: {pluralize(checked, 'check')} finished, {unfinished} did not run."
+        count = pluralize(checked, "check")
+        return f"Interrupted: {count} finished, {unfinished} did not run.", None
     if result.interrupted:
-        return "Interrupted: all checks finished, and the trials of advice did not."
+        return "Interrupted: all checks finished, and the trials of advice did not.", None
     if not checked:
-        return f"Not judged: {result.not_judged or 'no check ran'}. No check had an answer."
+        reason = result.not_judged or "no check ran"
+        return f"Not judged: {reason}. No check had an answer.", None
     if not result.findings:
-        return _without_finding(result, checked)
+        return _without_finding(result, checked), None
     if not result.has_network:
-        return _limit_of_data(result)
+        return _limit_of_data(result), None
     findings = [finding for finding in result.findings if not _is_small(finding, result)]
     if not findings:
-        return _small(result)
+        return _small(result), None
     # what is omitted from the score limits it only where nothing else does
     of_score = [finding for finding in findings if not _is_left_out(finding, result)]
     if of_score or result.best_fix is not None:
         findings = of_score
-    findings = [finding for finding in findings if not result.is_refuted(finding)]
-    if not findings:
-        return _refuted(result)
-    first = findings[0]
-    supported = next((finding for finding in findings if _is_certain(finding, result)), None)
-    # findings are ordered by cost: one that is information but costs more is not passed over
-    if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
-        return _limit(supported, result)
+    return _largest(findings, result)
+
+
+def _largest(findings: Sequence[Finding], result: CheckResult) -> tuple[str, Finding | None]:
+    """Return the limit that costs most, as the account has it, and its finding; a fix that helps more is the limit."""
+    most = max((finding.cost or 0.0 for finding in findings), default=0.0)
+    if most < SMALL:
+        most = 0.0
+    largest = [finding for finding in findings if (finding.cost or 0.0) >= most]
+    standing = [finding for finding in largest if not result.is_refuted(finding)]
+    best = result.tried.best if isinstance(result.tried, TriedAdvice) else None
+    if best is not None and not any(best.name in finding.fixes for finding in standing):
+        gain = best.first_gain if best.gain is None else best.gain.value
+        if not standing or 0 < most < gain:
+            return _only_fix(best.name, result), None
+    if not standing and not most:
+        text = "what its findings advise was tried, without a gain"
+        return f"No limit of this {result.task} is named: {text}.", None
+    for finding in standing:
+        if _is_certain(finding, result):
+            return _limit(finding, result), finding
+    first = [*standing, *largest][0]
     limit = _limit(first, result)
-    return f"Not certain: {limit[0].lower()}{limit[1:]}"
+    limit = f"Not certain: {limit[0].lower()}{limit[1:]}"
+    if not standing:
+        limit = f"{limit[:-1]}, but no fix that was tried helped."
+    return limit, first
 
 
 def _is_certain(finding: Finding, result: CheckResult) -> bool:
@@ -85,15 +103,8 @@ def _is_certain(finding: Finding, result: CheckResult) -> bool:
     return not is_information(finding.code) and not may_be_none
 
 
-def _refuted(result: CheckResult) -> str:
-    """Return the sentence of findings whose fixes were all tried without a gain."""
-    if result.best_fix is not None:
-        return _only_fix(result.best_fix.name, result)
-    return f"No limit of this {result.task} is named: what its findings advise was tried, without a gain."
-
-
 def _only_fix(name: str, result: CheckResult) -> str:
-    return f"No check names a limit of this {result.task}, and a fix that was tried helps: {name}."
+    return f"What limits this {result.task} most is open, and a fix that was tried helps: {name}."
 
 
 def _without_finding(result: CheckResult, checked: int) -> str:
@@ -136,6 +147,8 @@ def _is_left_out(finding: Finding, result: CheckResult) -> bool:
 
 def _small(result: CheckResult) -> str:
     """Return the sentence of findings that all cost next to nothing."""
+    if result.best_fix is not None:
+        return _only_fix(result.best_fix.name, result)
     if result.task != "regressor":
         amount = "a point of its accuracy"
     else:
@@ -163,7 +176,8 @@ def _limit(finding: Finding, result: CheckResult) -> str:
     if finding.headline:
         return finding.headline
     kind = limit_of(finding)
-    if kind == "data" and result.not_judged:
+    is_judged = any(limit_of(other) == "training" for other in result.findings)
+    if kind == "data" and result.not_judged and not is_judged:
         return f"The data limit this {result.task}; its training was not judged."
     return LIMITS[kind].format(task=result.task)
 

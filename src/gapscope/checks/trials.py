@@ -11,11 +11,11 @@ from torch import Tensor
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
-from gapscope.checks.fixes import FIXES, OF_CHANCE, Fix, Spec
+from gapscope.checks.fixes import FIXES, OF_CHANCE, Fix, Spec, get_setting
 from gapscope.checks.split_trainings import Splits, class_weights
 from gapscope.checks.trainers import FunctionTrainer, Trainer
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference, percent
-from gapscope.results.formatting import pluralize
+from gapscope.results.formatting import format_number, pluralize
 from gapscope.statistics.intervals import normal_quantile
 
 R2 = "R^2"
@@ -325,12 +325,18 @@ def _first_round(
     """
     scored = torch.nonzero(~baseline.isnan()).flatten()
     mean = float(baseline[scored].mean())
-    if mean <= splits.constant_score(scored) + MIN_GAIN:
+    of_chance = splits.constant_score(scored) + MIN_GAIN
+    if mean <= of_chance:
         # what findings suggest in either direction comes first
         suggested = [*(name for name in suggested if name in OF_CHANCE), *OF_CHANCE, *suggested]
     trainer = splits.trainer
     reserve = FRESH_SPLITS * 2 * splits.cost(None)
     for fix in candidates(suggested, splits.samples, splits.spec, trainer.accepts, splits.budget):
+        # the farthest one is for trainings that learn nothing with the others
+        if fix.name == OF_CHANCE[-1] and any(
+            float((gains + baseline)[scored].mean()) > of_chance for _, gains in outcome.gains
+        ):
+            continue
         if not splits.affords(splits.cost(fix) + reserve):
             outcome.skipped.append(fix.name)
             continue
@@ -345,7 +351,8 @@ def _first_round(
     outcome.sort()
     if outcome.gains:
         best = float((outcome.gains[0][1] + baseline)[scored].mean())
-        outcome.note = _nothing_learned(splits, scored, max(best, mean))
+        fixes = [fix for fix, _ in outcome.gains]
+        outcome.note = _nothing_learned(splits, scored, max(best, mean), fixes)
 
 
 def _fresh_rounds(splits: Splits, outcome: _Outcome) -> None:
@@ -360,13 +367,14 @@ def _fresh_rounds(splits: Splits, outcome: _Outcome) -> None:
             outcome.fresh.append(splits.gains(best, split))
 
 
-def _nothing_learned(splits: Splits, scored: Tensor, score: float) -> str:
-    """Return the sentence of trainings none of which predicts more than a constant; empty if one does.
+def _nothing_learned(splits: Splits, scored: Tensor, score: float, fixes: Sequence[Fix]) -> str:
+    """Return the sentence of trainings none of which predicts much more than a constant; empty if one does.
 
     Args:
         splits: The trainings.
         scored: Indices of the samples that were scored.
         score: The best score of all trainings.
+        fixes: What was tried.
 
     Raises:
         NotMeasurable: There is nothing to learn, or a function trains nothing.
@@ -383,12 +391,19 @@ def _nothing_learned(splits: Splits, scored: Tensor, score: float) -> str:
         name = f"the most frequent class, {percent(constant)}"
         if samples.kind == "multi-label":
             name = f"the more frequent value of each label, {percent(constant)}"
-    if score > constant:
+    if score > constant + MIN_GAIN:
         return ""
     text = f"no training predicts more than {name}"
-    if isinstance(splits.trainer, FunctionTrainer):
+    if score > constant:
+        text = f"no training predicts much more than {name}"
+    elif isinstance(splits.trainer, FunctionTrainer):
         raise NotMeasurable(f"{text}; train_fn must return a trained network")
-    return f"{text}, with any of these fixes"
+    specs = [fix.change_spec(splits.spec) or splits.spec for fix in fixes if fix.change_spec]
+    rates = [rate for spec in specs if (rate := get_setting(spec, "learning_rate"))]
+    if rates:
+        tried = f"learning rates from {format_number(min(rates))} to {format_number(max(rates))}"
+        text += f", with any of {tried}: pass one outside"
+    return text
 
 
 def _gain(splits: Sequence[Tensor]) -> IntervalEstimate:
