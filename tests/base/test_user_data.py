@@ -277,7 +277,7 @@ def test_a_stream_with_a_length_has_no_numbers() -> None:
 
 def test_data_without_labels_say_how_labels_are_named() -> None:
     stream = SizedStream(lambda x, y: {"__key__": "0", "x": x, "cls": y})
-    with pytest.raises(InvalidInput, match="name the labels 'label'"):
+    with pytest.raises(InvalidInput, match="columns x, cls, none"):
         gs.forecast_accuracy(None, stream)
 
 
