@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.checks.compared_labels import _near_groups
 from gapscope.checks.result import CheckResult
 from gapscope.statistics.renumbering import class_marks, find_renumbering, mark_correlations
 
@@ -113,3 +114,25 @@ def test_a_network_of_other_class_numbers_is_not_taken_for_an_untrained_one_with
     shuffled = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
     reason = gs.check(network, (x, shuffled), only=["GS401"]).not_checked[0].reason
     assert "constant" in reason and "read as" not in reason
+
+
+def test_samples_of_new_persons_contradict_no_recordings_of_others() -> None:
+    for seed in range(4):
+        g = torch.Generator().manual_seed(seed)
+        persons = torch.randn(200, 8, generator=g)
+        y = (persons[:, 0] + torch.randn(200, generator=g) > 0).long()
+        x = persons[:100].repeat_interleave(3, 0) + 0.1 * torch.randn(300, 8, generator=g)
+        train = x, y[:100].repeat_interleave(3)
+        result = shift_of(train, (persons[100:], y[100:]))
+        assert not any("error of" in finding.evidence for finding in result.findings)
+
+
+def test_groups_of_near_rows_leave_others_to_predict_them() -> None:
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    assert _near_groups(torch.cat([x, x + 100]), 60).bincount().max() <= 30
+    pairs = torch.cat(
+        [x.repeat_interleave(2, 0) + torch.tensor([0.0, 1e-4]).repeat(60)[:, None], x + 0.05]
+    )
+    assert torch.equal(_near_groups(pairs[:150], 120)[::2], _near_groups(pairs[:150], 120)[1::2])
+    few_values = torch.arange(90).remainder(7)[:, None].double()
+    assert len(_near_groups(few_values, 60).unique()) == 60

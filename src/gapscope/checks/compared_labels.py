@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from scipy.sparse.csgraph import connected_components  # pyright: ignore
 from torch import Tensor
 
 from gapscope.accuracy.held_out_positions import hold_out_positions
@@ -116,6 +117,27 @@ def _of_positions(samples: Samples, groups: Tensor | None, seed: int) -> dict[st
     }
 
 
+def _near_groups(features: Tensor, n: int) -> Tensor:
+    """Return the group of each of the first n rows: rows nearer to each other than the others are to them.
+
+    Recordings of one person, or copies, predict each other better than they predict new samples. No group has more than
+    half of the rows, so that there are others to predict it.
+
+    Args:
+        features: Features [n + m, d].
+        n: Number of training samples.
+    """
+    distances = torch.cdist(features[:n], features)
+    # equal distances are no nearer ones, but for rounding
+    radius = distances[:, n:].amin(0).median() - 1e-6 * distances.amax()
+    while True:
+        near = (distances[:, :n] < radius).numpy()
+        groups = torch.from_numpy(connected_components(near, directed=False)[1]).long()
+        if groups.bincount().max() <= n / 2:
+            return groups
+        radius = radius / 2
+
+
 def _predicted(both: Samples, n: int, seed: int) -> tuple[str, PredictedLabels, PredictedLabels]:
     """Return the method, held-out predictions of the first n samples, and by these alone those of the others."""
     groups = torch.arange(len(both)).clamp(max=n)
@@ -131,7 +153,8 @@ def _predicted(both: Samples, n: int, seed: int) -> tuple[str, PredictedLabels, 
     features = sample_features(both).double()
     kernel = rbf_spectrum(features[:n])
     # the test labels have no part in the choice of the ridge
-    ridge, held_out = select_held_out(kernel, columns[:n] / units, RIDGES)
+    near = _near_groups(features, n)
+    ridge, held_out = select_held_out(kernel, columns[:n] / units, RIDGES, near)
     kernel = rbf_spectrum(features)
     others = LeaveGroupOut(kernel, columns / units, groups).predictions(ridge * kernel.mean)
     predictions = torch.cat([held_out, others[n:]]) * units
