@@ -238,7 +238,10 @@ def test_a_column_that_separates_few_rows_is_found(n: int, n_rare: int, d: int) 
     assert columns.is_leak and columns.score == 1
 
 
-def test_two_rows_of_a_class_are_together_by_chance() -> None:
-    x = np.random.default_rng(0).normal(size=(30, 400))
-    x[:, 3] = np.arange(30)
-    assert not find_leaking_columns(as_samples((x, (np.arange(30) < 2).astype(int)))).is_leak
+@pytest.mark.parametrize(("n", "n_rare", "d"), [(30, 2, 400), (32, 16, 10)])
+def test_two_rows_of_a_class_are_together_by_chance(n: int, n_rare: int, d: int) -> None:
+    x = np.random.default_rng(0).normal(size=(n, d))
+    x[:, 3] = np.arange(n)
+    y = np.isin(np.arange(n) // 2, np.arange(n_rare // 2) * (n // n_rare)).astype(int)
+    columns = find_leaking_columns(as_samples((x, y)))
+    assert y.sum() == n_rare and not columns.is_leak

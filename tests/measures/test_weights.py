@@ -86,6 +86,30 @@ class FrozenNorm(nn.Module):
         return h * scale[:, None, None] + shift[:, None, None]
 
 
+class Standardizer(nn.Module):
+    """Constants with a name of batch norm, without its other attributes."""
+
+    def __init__(self, mean: float) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.full((3,), mean))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h - self.get_buffer("running_mean")
+
+
+@pytest.mark.parametrize("mean", [0.1, 1e4])
+def test_numbers_that_a_standardizer_subtracts_are_no_weights(mean: float) -> None:
+    x = torch.ones(2, 4)
+    layers = [nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)]
+    standardized = nn.Sequential(layers[0], Standardizer(mean), *layers[1:])
+    with pytest.raises(NotMeasurable, match="numbers that are subtracted"):
+        path_norm(standardized, x)
+    centred = nn.Sequential(layers[0], Standardizer(0.0), *layers[1:])
+    assert float(path_norm(centred, x)) == pytest.approx(
+        float(path_norm(nn.Sequential(*layers), x))
+    )
+
+
 def instance_norm(norm: nn.BatchNorm2d) -> nn.Module:
     result = nn.InstanceNorm2d(5, affine=True, track_running_stats=True).double()
     result.load_state_dict(norm.state_dict())

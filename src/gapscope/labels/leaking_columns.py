@@ -26,11 +26,8 @@ MIN_ALONE, MIN_LESS = 0.98, 0.03
 MAX_ERRORS_LEFT = 0.1
 # fewer rows repeat by chance, and so do fewer different rows, by judgment
 MIN_ROWS, MIN_DIFFERENT = 30, 10
-# Rows outside the most frequent class per digit of the number of columns: with fewer, in more than 1 of 50 tables of
-# noise the better of two neighbours has the label in `MIN_ALONE` of the rows of a column (counted exactly).
-ROWS_PER_DIGIT = 10
-# With fewer such rows, borders between classes are counted: of noise, a table may be expected to have so many columns
-# with as few.
+# A table of noise may be expected to have so many columns with as few borders between classes: with more, the better of
+# two neighbours has the label by chance.
 MAX_BY_CHANCE = 0.005
 # Counts of labels by value that are held at once, as more are no faster: 3 MB.
 MAX_COUNTS = 400_000
@@ -189,9 +186,8 @@ def _accuracy(
     usual = counts.argmax(1)
     agree = torch.stack([usual[beside + start] == labels for beside in _beside(codes)]).double()
     # the better of two neighbours has the label by chance more often than one has, as strong features show
-    n_rare = n - int(labels.bincount().max())
-    expected = n_columns * _chance_of_borders(usual.view(k, -1), n_values, labels)
-    is_by_chance = (n_rare < ROWS_PER_DIGIT * math.log10(n_columns)) & (expected > MAX_BY_CHANCE)
+    chance = _chance_of_borders(usual.view(k, -1), n_values, labels)
+    is_by_chance = n_columns * chance > MAX_BY_CHANCE
     beside = torch.where((2 * n_values < n) | is_by_chance, agree.mean(0), agree.amax(0))
     return torch.where(is_single, beside, correct).mean(1)
 

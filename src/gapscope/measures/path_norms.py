@@ -79,7 +79,7 @@ class PoweredNetwork:
 
     network: nn.Module
     substitution: ParameterSubstitution
-    # all additive terms: biases and running means
+    # all additive terms that were powered: biases and means of batch norm
     shifts: tuple[Tensor, ...]
 
     def sum_for_ones(self, shape: tuple[int, ...], factor: float = 1.0) -> Tensor:
@@ -109,11 +109,14 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
         norms = _batch_norms(network, prepare_inputs(network, x[:1]))
         # computed before the substitution hides the original tensors
         pairs = [pair for norm, bias in norms for pair in _powered(norm, bias, power)]
-        shifts = tuple(
-            tensor
-            for name, tensor in chain(network.named_parameters(), network.named_buffers())
-            if name.rsplit(".", 1)[-1].startswith(("bias", "running_mean"))
-        )
+        biases = [
+            parameter
+            for name, parameter in network.named_parameters()
+            if name.rsplit(".", 1)[-1].startswith("bias")
+        ]
+        # another layer's buffers keep their values, also those with the names of batch norm
+        of_norms: list[Any] = [(norm.running_mean, norm.bias) for norm, _ in norms]
+        shifts = (*biases, *(tensor for tensor in chain(*of_norms) if tensor is not None))
         with cast_network(
             network,
             highest_precision_dtype(device_of(network)),
@@ -158,11 +161,13 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
         # without shifts a piecewise linear network is homogeneous of degree 1
         for shift in powered.shifts:
             powered.substitution[shift].zero_()
-        once, twice = (float(powered.sum_for_ones(shape, factor)) for factor in (1.0, 2.0))
-    if not abs(twice - 2 * once) <= 1e-6 * abs(twice):
+        once, twice, large = (float(powered.sum_for_ones(shape, f)) for f in (1.0, 2.0, 1e6))
+    # numbers that are subtracted may turn all units off, but for large inputs
+    if (large and not once) or not abs(twice - 2 * once) <= 1e-6 * abs(twice):
         raise NotMeasurable(
-            f"Doubling the input multiplies the outputs by {twice / once if once else float('nan'):.4g}; a path norm "
-            "needs 2. Use activations linear for positive numbers (ReLU) and no normalization per sample."
+            f"Without biases, inputs of 1, 2 and 1,000,000 give {once:.4g}, {twice:.4g} and {large:.4g}; a path norm "
+            "needs outputs in proportion to the inputs. Use activations linear for positive numbers (ReLU), no "
+            "normalization per sample, and batch norm for numbers that are subtracted."
         )
     return Estimate(total)
 
