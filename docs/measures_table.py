@@ -98,7 +98,7 @@ VERIFIED = {
         "closed form of a linear network", NOT_SHIFT, ("robust-generalization-measures",)
     ),
     "pacbayes_norm": Verified(
-        "closed form of a linear network", (), ("robust-generalization-measures",)
+        "closed form of a linear network", ("permutation",), ("robust-generalization-measures",)
     ),
     "parameter_count": Verified("closed form", ALL),
     "parameter_norm": Verified("closed form", ("permutation",)),
@@ -217,7 +217,8 @@ def page() -> str:
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
     lines += [
         "",
-        "Invariances are checked both ways by one test; the initial weights are not reparametrized:",
+        "Invariances are checked both ways by one test. The initial weights are not reparametrized; measures that draw",
+        "noise or probes are invariant up to their standard error.",
         "",
     ]
     lines += [f"- {name}: {meaning}." for name, meaning in REPARAMETRIZATIONS.items()]

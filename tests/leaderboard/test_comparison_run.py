@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from dataclasses import replace
@@ -16,6 +17,7 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.leaderboard.comparison import LeaderboardEvidence
+from gapscope.statistics.correlations import ranks_of
 
 X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -78,6 +80,39 @@ def test_the_same_network_twice_is_a_tie() -> None:
         result.verdict[0]
         == "a and b are tied: none is ranked first by more than half of the 2 measures."
     )
+
+
+def test_one_function_with_its_units_in_another_order_is_a_tie() -> None:
+    generator = torch.Generator().manual_seed(2)
+    network = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 2))
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    other = copy.deepcopy(network)
+    order = torch.randperm(16, generator=generator)
+    with torch.no_grad():
+        other[0].weight.copy_(network[0].weight[order])  # type: ignore[arg-type, index, operator]
+        other[0].bias.copy_(network[0].bias[order])  # type: ignore[arg-type, index, operator]
+        other[2].weight.copy_(network[2].weight[:, order])  # type: ignore[index, operator]
+    names = ["input_jacobian_norm", "parameter_norm", "ntk_trace"]
+    result = gs.compare({"a": network, "b": other, "c": network}, (X[:50], Y[:50]), names)
+    assert result.verdict[0].startswith("a and b and c are tied")
+    assert {row.rank for row in result} == {1.0}
+
+
+def test_noise_of_a_measure_and_the_choice_of_samples_both_widen_its_interval() -> None:
+    names = ["pacbayes_flatness"]
+    (reading,) = gs.measure(NETWORKS["flat"], (X[:40], Y[:40]), names)
+    rows = gs.compare(NETWORKS, (X[:40], Y[:40]), names).of(names[0])
+    (row,) = (row for row in rows if row.network == "flat")
+    assert row.standard_error > (reading.standard_error or 0.0) > 0
+
+
+def test_counts_that_differ_by_few_are_no_tie() -> None:
+    assert ranks_of({"a": 1_000_001, "b": 1_000_000, "c": math.nan}, {"a": 0.0}) == {
+        "a": 2.0,
+        "b": 1.0,
+        "c": pytest.approx(math.nan, nan_ok=True),
+    }
 
 
 def board(**correlations: float) -> gs.Leaderboard:

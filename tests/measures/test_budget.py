@@ -86,6 +86,14 @@ def test_a_sum_is_scaled_to_all_samples() -> None:
     assert reading.note == "probes on 500 of 2,000 samples"
 
 
+def test_the_noise_of_a_measure_adds_to_the_spread_of_its_groups() -> None:
+    def take(samples: gs.Samples, purpose: str = "") -> gs.Readings:
+        return gs.Readings([replace(reading, value=2.0, standard_error=0.5)])
+
+    reading = gs.measure(network(), (X, Y), ["loss"])[0]
+    assert _with_group_error(take, gs.Samples(X[:40], Y[:40]))[0].standard_error == 0.5
+
+
 def test_an_infinite_number_of_a_group_makes_the_error_nan() -> None:
     """A statistic of infinities is none: the number stands."""
 

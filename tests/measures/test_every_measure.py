@@ -110,6 +110,35 @@ def test_a_direct_call_rejects_targets_that_are_not_labels(name: str) -> None:
         MEASURES[name].function(NETWORK, samples.inputs, torch.zeros(N, 3), **initial)
 
 
+# options with which few samples have several random groups, and landmarks
+RANDOM: dict[str, dict[str, Any]] = {
+    "davies_bouldin_mixup": {"batch_size": 16},
+    "graph_label_variation": {"group_size": 10},
+    "jacobian_covariance": {"group_size": 16},
+    "kernel_leave_one_out": {"max_exact": 10, "landmarks": 10},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MEASURES if "generator" in MEASURES[name].options]
+)
+def test_a_number_that_depends_on_the_seed_is_not_exact(name: str) -> None:
+    item = MEASURES[name]
+    options = {**SMALL.get(name, {}), **RANDOM.get(name, {})}
+    first, second = (
+        item(
+            NETWORK,
+            some_samples(),
+            initial_state=NETWORK.initial,  # type: ignore[arg-type]
+            generator=torch.Generator().manual_seed(seed),
+            **options,
+        )
+        for seed in (1, 2)
+    )
+    for mine, other in zip(first, second, strict=True):
+        assert mine.value == other.value or mine.standard_error is not None, mine
+
+
 @every_measure
 def test_nothing_is_changed(item: Measure) -> None:
     network = copy.deepcopy(NETWORK)

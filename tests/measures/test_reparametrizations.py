@@ -69,7 +69,7 @@ def shifted(network: nn.Sequential) -> nn.Sequential:
     """The same number added to every logit."""
     network = copy.deepcopy(network)
     with torch.no_grad():
-        network[7].bias.add_(0.7)  # type: ignore[operator]
+        network[7].bias.add_(7.0)  # type: ignore[operator]
     return network
 
 
@@ -82,13 +82,13 @@ CHANGES: dict[str, Callable[[nn.Sequential], nn.Sequential]] = {
 
 NETWORK, SAMPLES, INITIAL = relu_network()
 MEASURES = list_measures()
-# random vectors and noise are not reparametrized with the weights: enough of them, and how far the rest may be off
+# random vectors and noise are not reparametrized with the weights: enough of them for small standard errors
 DRAWS: dict[str, dict[str, Any]] = {
     "hessian_trace": {"probes": 24},
     "pacbayes_flatness": {"draws": 48},
     "pacbayes_magnitude_flatness": {"draws": 48},
+    "pacbayes_norm": {"draws": 48},
 }
-TOLERANCE: dict[str, float] = {"pacbayes_flatness": 0.6, "pacbayes_magnitude_flatness": 0.6}
 
 
 def take(item: Measure, network: Any) -> Readings:
@@ -126,7 +126,7 @@ def test_exactly_the_documented_invariances_hold(
         mine == theirs.value
         or (math.isnan(mine) and math.isnan(theirs.value))
         or abs(mine - theirs.value)
-        <= max(TOLERANCE.get(name, 1e-4) * abs(theirs.value), 4 * (theirs.standard_error or 0.0))
+        <= max(1e-4 * abs(theirs.value), 4 * (theirs.standard_error or 0.0))
         for mine, theirs in pairs
     ]
     assert all(same) is (change in TABLE.VERIFIED[name].invariances), (

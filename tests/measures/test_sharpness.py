@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import pytest
@@ -65,6 +65,18 @@ def test_the_deviation_is_a_standard_deviation() -> None:
     assert result**-0.5 == pytest.approx(sigma, rel=(0.01 + 2 * 0.0034) / 0.225)
 
 
+def test_the_standard_error_is_the_spread_over_seeds() -> None:
+    network, x, y = many_margins(0.5)
+    parts = x[:60], y[:60]
+    results = [
+        pacbayes_flatness(network, *parts, draws=6, generator=torch.Generator().manual_seed(seed))
+        for seed in range(12)
+    ]
+    errors = [result.standard_error or 0.0 for result in results]
+    assert 0.5 < fmean(errors) / stdev(results) < 2
+    assert math.isnan(pacbayes_flatness(network, *parts, draws=1).standard_error or 0.0)
+
+
 def test_the_drop_holds_for_the_same_noise_samples() -> None:
     """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction below the result is the drop."""
     network, x, y = margin_classifier(0.5)
@@ -123,6 +135,17 @@ def test_measures_of_one_stream_share_a_bisection(perturbations: list[int]) -> N
         for measure in (pacbayes_flatness, pacbayes_norm):
             measure(network, x, y, generator=torch.Generator().manual_seed(3))
     assert len(perturbations) == 2 * once > 0
+
+
+def test_shared_work_leaves_its_generator_as_work_of_its_own_does() -> None:
+    network, x, y = margin_classifier(0.5)
+    generators = [torch.Generator().manual_seed(3) for _ in range(2)]
+    with memo_scope():
+        for generator in generators:
+            pacbayes_flatness(network, x, y, generator=generator)
+    first, second = (each.get_state() for each in generators)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, torch.Generator().manual_seed(3).get_state())
 
 
 @pytest.mark.thorough

@@ -18,6 +18,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "power_law_alpha": {"min_eigenvalues": 3},
     "hessian_top_eigenvalue": {"steps": 6, "tolerance": 0.0},
     "hessian_trace": {"probes": 2},
+    "davies_bouldin_mixup": {"batch_size": 8},
     "graph_label_variation": {"neighbours": 4},
     "gradient_neighbours": {"neighbours": 5},
 } | {

@@ -70,6 +70,7 @@ from gapscope.statistics.baselines import (
     sample_features,
     target_matrix,
 )
+from gapscope.statistics.correlations import ranks_of
 from gapscope.statistics.intervals import normal_quantile, student_quantile
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 from gapscope.statistics.row_groups import grouped_rows_note
@@ -283,8 +284,8 @@ def _ties(
 
 def _ranks(values: Mapping[str, float | None]) -> dict[str, int]:
     """Rank values, 1 for the smallest (equal values share a rank, missing ones have none)."""
-    ordered = sorted(value for value in values.values() if value is not None)
-    return {name: ordered.index(value) + 1 for name, value in values.items() if value is not None}
+    known = {name: value for name, value in values.items() if value is not None}
+    return {name: int(rank) for name, rank in ranks_of(known).items()}
 
 
 def _rows(scores: Mapping[str, _Scores], samples: Samples, level: float) -> list[RankedNetwork]:

@@ -2,7 +2,8 @@
 
 A function decorated by `memoize` computes as usual. In the body of `memo_scope()` its results are cached and returned
 for equal arguments: the same network with the same weights, the same tensors, equal values, a generator in the same
-state. So each measure calls the functions that it needs, and all of them together make one forward pass.
+state, which then goes on as if it had been drawn from. So each measure calls the functions that it needs, and all of
+them together make one forward pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import torch
 from torch import Tensor, nn
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_CACHE: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared work", default=None)
+_CACHE: ContextVar[dict[Hashable, tuple[Any, Any, list[Tensor]]] | None] = ContextVar(
+    "shared work", default=None
+)
 
 
 @contextmanager
@@ -47,10 +50,15 @@ def memoize(function: Function) -> Function:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         key = (function, *(_key(value) for value in bound.arguments.values()))
+        drawn = [each for each in bound.arguments.values() if isinstance(each, torch.Generator)]
         if key not in cache:
+            result = function(*args, **kwargs)
             # the arguments stay alive with the result, so that no identity is reused
-            cache[key] = (dict(bound.arguments), function(*args, **kwargs))
-        return cache[key][1]
+            cache[key] = (dict(bound.arguments), result, [each.get_state() for each in drawn])
+        _, result, states = cache[key]
+        for generator, state in zip(drawn, states, strict=True):
+            generator.set_state(state)
+        return result
 
     return memoized  # type: ignore[return-value]
 

@@ -13,6 +13,7 @@ from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
 from gapscope.results.readings import BASELINE, Direction, missing_lines
 from gapscope.results.result import StoredRows, numbers_of, panels
+from gapscope.statistics.correlations import ranks_of
 
 if TYPE_CHECKING:
     import pandas
@@ -141,7 +142,7 @@ class ComparedReading:
         low: Lower end of its interval.
         high: Upper end.
         direction: Direction that predicts a smaller gap: "lower", "higher" or "none".
-        rank: 1 for the network with the smallest predicted gap; NaN without a direction.
+        rank: 1 for the network with the smallest predicted gap (ties share the better rank); NaN without a direction.
         note: Method of the estimate, or why there is no number.
     """
 
@@ -154,14 +155,6 @@ class ComparedReading:
     direction: Direction
     rank: float
     note: str = ""
-
-
-def ranks_of(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the rank of each value, 1 for the smallest (ties: the better rank; NaN for NaN)."""
-    import pandas
-
-    ranks: Any = pandas.Series(values).rank(method="min")
-    return ranks.to_dict()
 
 
 @dataclass(frozen=True)
@@ -280,10 +273,13 @@ class Comparison(StoredRows[ComparedReading]):
             for name, item in self.trusted.items():
                 # smaller values rank first if they predict a smaller gap: r > 0
                 sign = math.copysign(1.0, item.r)
-                ranks = ranks_of({row.network: sign * row.value for row in self.of(name)})
-                votes.append(
-                    _vote(name, [[replace(row, rank=ranks[row.network]) for row in self.of(name)]])
+                rows = {row.network: row for row in self.of(name)}
+                ranks = ranks_of(
+                    {network: sign * row.value for network, row in rows.items()},
+                    {network: row.standard_error for network, row in rows.items()},
                 )
+                ranked = [replace(row, rank=ranks[network]) for network, row in rows.items()]
+                votes.append(_vote(name, [ranked]))
             return votes
         families: dict[str, list[str]] = {}
         for name in dict.fromkeys(row.measure for row in self if row.direction != "none"):

@@ -26,7 +26,6 @@ from gapscope.leaderboard.comparison import (
     ComparedReading,
     Comparison,
     LeaderboardEvidence,
-    ranks_of,
 )
 from gapscope.measures.budget import (
     OMITTED,
@@ -48,6 +47,7 @@ from gapscope.measures.measurement import (
 from gapscope.measures.registry import Measure
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import BASELINE, Reading, Readings
+from gapscope.statistics.correlations import ranks_of
 from gapscope.statistics.intervals import normal_quantile
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
@@ -87,19 +87,25 @@ class _ComparisonRun:
     def with_errors(
         self, item: Measure, subject: Ready, share: Allocation
     ) -> list[tuple[Reading, float]]:
-        """Return readings with standard errors: their own, or the jackknife over groups."""
+        """Return readings with standard errors: their own, the jackknife over groups, or both.
+
+        The noise of a measure adds to the spread over the samples, unless its own error covers these.
+        """
         readings = self.evaluate(item, subject, share)
         if not DATA_NEEDS & set(item.needs):
             return [(reading, 0.0) for reading in readings]
         errors = [reading.standard_error for reading in readings]
-        if None in errors:
+        if None in errors or self._kind(item) == "whole":
             replicates = zip(
                 *self._jackknife_replicates(item, subject, share, readings), strict=True
             )
+            is_whole = self._kind(item) == "whole"
             errors = [
                 # sqrt((g - 1) / g sum_j (theta_(j) - mean)^2) for g groups
-                ((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5
-                if error is None
+                math.hypot(
+                    error or 0.0, ((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5
+                )
+                if error is None or is_whole
                 else error
                 for error, values in zip(errors, replicates, strict=True)
             ]
@@ -160,7 +166,7 @@ def _merge_plans(plans: Sequence[Plan]) -> tuple[dict[str, Allocation], dict[str
 
 
 def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
-    """Return the numbers of all networks with intervals and ranks (ties: the better rank)."""
+    """Return the numbers of all networks with intervals and ranks."""
     names = list(dict.fromkeys(reading.name for pairs in readings.values() for reading, _ in pairs))
     rows: list[ComparedReading] = []
     for name in names:
@@ -172,7 +178,8 @@ def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list
         }
         sign = RANK_SIGNS[next(iter(by_network.values()))[0].direction]
         ranks = ranks_of(
-            {network: sign * reading.value for network, (reading, _) in by_network.items()}
+            {network: sign * reading.value for network, (reading, _) in by_network.items()},
+            {network: error for network, (_, error) in by_network.items()},
         )
         compared = [
             ComparedReading(
@@ -207,10 +214,11 @@ def compare(
 ) -> Comparison:
     r"""Rank networks by every measure on the same samples, with intervals.
 
-    The interval is value ± z * standard error: that of the measure if it has one, else the delete-a-group jackknife
-    over ten interleaved groups of samples (an estimate, for measures that are smooth in the samples). If intervals
-    overlap, these samples do not determine the order of the networks. Ctrl-C returns the finished networks, if these
-    are two or more, with `interrupted`.
+    The interval is value ± z * standard error: that of the measure if it covers the samples, else the delete-a-group
+    jackknife over ten interleaved groups of samples (an estimate, for measures that are smooth in the samples), with
+    that of the noise of the measure. If intervals overlap, these samples do not determine the order of the networks.
+    Values that differ by rounding alone, or by less than a standard error, share a rank. Ctrl-C returns the finished
+    networks, if these are two or more, with `interrupted`.
 
     The direction that a paper states is no evidence. With a leaderboard of similar networks as `evidence`, only numbers
     with evidence there vote, in the direction that they have there, and the verdict begins with their partial

@@ -154,11 +154,15 @@ def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Ten
 def random_groups(
     n: int, size: int, generator: torch.Generator | None, purpose: str
 ) -> list[Int[Tensor, " m"]]:
-    """Return random groups of `size` out of n samples, without an incomplete one."""
-    order = torch.arange(n)
-    if n > size:
-        order = torch.randperm(n, generator=resolve_generator(generator, purpose))
-    return [part for part in order.split(size) if len(part) == min(size, n)]
+    """Return random groups of `size` out of n samples, without an incomplete one.
+
+    Fewer than two groups overlap in place of it: eight, so that their spread shows how random they are.
+    """
+    if n <= size:
+        return [torch.arange(n)]
+    source = resolve_generator(generator, purpose)
+    orders = [torch.randperm(n, generator=source) for _ in range(1 if n >= 2 * size else 8)]
+    return [part for order in orders for part in order.split(size) if len(part) == size]
 
 
 @memoize

@@ -202,7 +202,7 @@ def hessian_top_eigenvalue(
     """Compute the largest eigenvalue of the Hessian by Lanczos iteration from a random vector.
 
     The largest Ritz value approaches the largest eigenvalue (not the largest in magnitude) from below, faster than
-    power iteration. Memory: one vector of the size of the weights per step.
+    power iteration; its last change is the standard error. Memory: one vector of the size of the weights per step.
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
@@ -218,7 +218,7 @@ def hessian_top_eigenvalue(
     check_range("steps", steps, 1)
     hessian = Hessian(network, x, y, chunk_size)
     basis = list(hessian.probes(1, generator))
-    largest = math.nan
+    largest = before = math.nan
     # T = V^T H V in the basis V of the Krylov space is tridiagonal; its largest eigenvalue is the largest Ritz value
     diagonal = list[float]()
     off_diagonal = list[float]()
@@ -240,7 +240,7 @@ def hessian_top_eigenvalue(
             break
         off_diagonal.append(length)
         basis.append(remainder / length)
-    return Estimate(largest)
+    return Estimate(largest, abs(largest - before))
 
 
 @_register(

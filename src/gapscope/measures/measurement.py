@@ -26,7 +26,7 @@ from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.budget import Allocation, Plan, enforced_budget, plan_budget, reason
-from gapscope.measures.registry import Measure, Options, get_measure, list_measures
+from gapscope.measures.registry import Measure, Options, get_measure, list_measures, not_exact
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
@@ -99,7 +99,7 @@ def evaluate_on_subset(
                     for each in evaluate(subset)
                 )
             case "own":
-                readings = evaluate(subset)
+                readings = not_exact(evaluate(subset))
     return Readings(replace(reading, note=reading.note or note) for reading in readings)
 
 
@@ -124,7 +124,7 @@ def _mean(evaluate: Callable[..., Readings], subset: Samples, total: int) -> Rea
 
 
 def _with_group_error(evaluate: Callable[..., Readings], subset: Samples) -> Readings:
-    """Return the number of the subset, with a standard error from eighths of it."""
+    """Return the number of the subset, with a standard error from eighths of it and that of its own noise."""
     of_subset = evaluate(subset)
     try:
         of_groups = [evaluate(group) for group in interleaved_groups(subset, GROUPS)]
@@ -138,7 +138,9 @@ def _with_group_error(evaluate: Callable[..., Readings], subset: Samples) -> Rea
         is_finite = all(math.isfinite(number.value) for number in (reading, *each))
         if is_finite and not reading.number.endswith(EXTREMES):
             spread = statistics.stdev(number.value for number in each)
-        readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
+        # the same noise for all eighths: their spread does not show it
+        error = math.hypot(spread / math.sqrt(GROUPS), reading.standard_error or 0.0)
+        readings.append(replace(reading, standard_error=error))
     return Readings(readings)
 
 

@@ -9,9 +9,10 @@ a measure in another package is registered when its module is imported.
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Literal
 
@@ -192,6 +193,8 @@ class Measure:
         if "history" in self.needs:
             options["history"] = history
         start = time.perf_counter()
+        generator: torch.Generator | None = options.get("generator")
+        state = torch.empty(0) if generator is None else generator.get_state()
         if "inputs" in self.needs and not self.needs_targets:
             network = with_counted(network, samples)
         result: Any = self.function(network, *arguments, **options)
@@ -202,13 +205,15 @@ class Measure:
             numbers = dict(result.scalars())
         missing = getattr(result, "missing", dict)()
         seconds = time.perf_counter() - start
+        is_random = generator is not None and not torch.equal(generator.get_state(), state)
         loss_unit = LOSS_UNIT
         if samples.targets is not None:
             loss_unit = samples.task.loss_unit
-        return Readings(
+        readings = Readings(
             self._reading(name, value, seconds, missing.get(name, ""), loss_unit)
             for name, value in numbers.items()
         )
+        return not_exact(readings, "standard error unknown") if is_random else readings
 
     def title_of(self, number: str) -> str:
         """Return the title of one number (empty if the measure has none).
@@ -238,6 +243,16 @@ class Measure:
             note=note,
             title=self.title_of(name),
         )
+
+
+def not_exact(readings: Readings, note: str = "") -> Readings:
+    """Return readings with an unknown standard error, and a note, where they have none: they would count as exact."""
+    return Readings(
+        replace(each, standard_error=math.nan, note=each.note or note)
+        if each.standard_error is None
+        else each
+        for each in readings
+    )
 
 
 _MEASURES: dict[str, Measure] = {}

@@ -257,7 +257,7 @@ def _pool(features: Tensor, module: nn.Module) -> FeatureRows:
             "fraction of samples", "lower", "mean over samples", "error on mixed samples"
         ),
     },
-    sampling=Sampling("whole", 256, lambda k: 3),
+    sampling=Sampling("own", 300, lambda k: 3),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.1 and 3.3; Davies and Bouldin 1979, eq. 5",
 )

@@ -61,7 +61,7 @@ def _family_row(family: Sequence[Reading]) -> tuple[str, ...]:
     return (
         f"{first.measure}.*",
         f"{len(defined)} numbers" if defined else "no value",
-        "exact" if first.standard_error is None else "estimated",
+        "exact" if all(each.standard_error is None for each in family) else "estimated",
         BETTER[first.direction],
         _describe(title, first.units, "; ".join(notes)),
     )
@@ -103,7 +103,7 @@ class Reading:
         measure: Name of the measure in the registry.
         number: Name of the number, for measures with several.
         value: The number itself.
-        standard_error: Standard error of an estimate, None for an exact value.
+        standard_error: Standard error of an estimate, None for an exact value, NaN if it is unknown.
         direction: Direction of a smaller generalization gap: "lower", "higher" or "none" (unknown).
         units: Units of the value.
         aggregation: What the sum or mean runs over.

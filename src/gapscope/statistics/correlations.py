@@ -6,7 +6,8 @@ are evaluated together by matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy
@@ -31,7 +32,48 @@ Values = Float[Array, " n"]
 
 # Singular values, entropies and standard deviations below this fraction of their scale are rounding of float32.
 ROUNDING = 1e-6
+# Relative difference of equal numbers that were summed in another order in float32; by judgment, ten times that of one.
+SUMMED = 10 * ROUNDING
 Coefficient = Callable[[Weights, Values, Values], PerResample]
+
+
+def _is_tied(first: float, second: float, errors: Sequence[float]) -> bool:
+    """Return whether two numbers differ by rounding, or by less than one of their standard errors."""
+    difference = abs(second - first)
+    rounding = SUMMED * max(abs(first), abs(second))
+    if first % 1 == second % 1 == 0:
+        rounding = 0.0
+    is_small = difference <= rounding or any(difference < error for error in errors)
+    return first == second or (math.isfinite(difference) and is_small)
+
+
+def ranks_of(
+    values: Mapping[str, float], errors: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the rank of each value, 1 for the smallest (NaN for NaN).
+
+    Values share the better rank if they differ from the first of this rank by rounding alone, or by less than a
+    standard error. Whole numbers are counts, without rounding.
+
+    Args:
+        values: Name -> value.
+        errors: Name -> standard error; None if there are none.
+
+    >>> ranks_of({"a": 3.0, "b": 1.000001, "c": 1.0, "d": 1.5}, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 2.0})
+    {'a': 4.0, 'b': 1.0, 'c': 1.0, 'd': 1.0}
+    """
+    ranks = dict.fromkeys(values, math.nan)
+    errors = errors or {}
+    known = [name for name, value in values.items() if not math.isnan(value)]
+    first = None
+    for place, name in enumerate(sorted(known, key=values.__getitem__), 1):
+        pair = (first or name, name)
+        of_pair = [errors.get(each, 0.0) for each in pair]
+        if first is None or not _is_tied(values[first], values[name], of_pair):
+            first = name
+            ranks[name] = float(place)
+        ranks[name] = ranks[first]
+    return ranks
 
 
 def _ratio(numerator: PerResample, first: PerResample, second: PerResample) -> PerResample:
