@@ -66,13 +66,64 @@ def test_a_network_that_fitted_the_labels_is_resampled() -> None:
     network = trained()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     prepared, result = outcome(network, digits())
-    assert "trained on them" in result.note
+    assert "may have been trained on them" in result.note and "gs.embed" in result.note
     assert result.prepared.network is not prepared.network
     fresh = resampled_state(network)
     assert all(
         torch.equal(value, fresh[name]) for name, value in result.prepared.bare.state_dict().items()
     )
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def other_labels(noise: float) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
+    """A network that is sure of the labels of a rule, and samples with false labels that it has not seen."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 20, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5, bias=False))
+    with torch.no_grad():
+        network[0].weight[:, 4:] = 0
+        y = network(x).argmax(1)
+        network[2].weight.mul_(100)
+    return network, (x, gs.data.inject_label_noise(y, noise, n_classes=5))
+
+
+def test_a_network_that_labels_contradict_was_not_trained_on_them() -> None:
+    network, (x, y) = other_labels(NOISE)
+    prepared, result = outcome(network, (x, y))
+    assert result.prepared is prepared and not result.fit
+    assert "not trained on them" in result.note
+    held = gs.out_of_sample(network, (x, y))
+    assert "features" in held.method and result.note in held.notes
+
+
+@pytest.mark.thorough
+def test_predictions_that_labels_contradict_rank_them() -> None:
+    network, (x, y) = other_labels(NOISE)
+    probabilities = network(x).softmax(1).detach()
+    issues = gs.find_label_issues(None, (x, y), pred_probs=probabilities)
+    assert issues.method == "pred_probs" and issues.n_flagged
+
+
+def test_without_false_labels_it_is_not_known_whether_a_network_was_trained_on_them() -> None:
+    _, result = outcome(*other_labels(0.0))
+    assert result.fit and "may have been trained" in result.note and "gs.embed" in result.note
+
+
+@pytest.mark.parametrize("steps", [20, 40, 80])
+def test_a_network_that_is_being_trained_is_recognized(steps: int) -> None:
+    _, (x, y) = other_labels(NOISE)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network = nn.Sequential(nn.Linear(20, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 5))
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    prepared, result = outcome(network, (x, y))
+    assert result.prepared is not prepared
 
 
 class OwnWeights(nn.Module):

@@ -301,17 +301,17 @@ def _of_network(
         kernels = input_kernels(inputs, "inputs")
     of_inputs = best_kernel(kernels, targets, n_classes, groups)
     fit = ""
-    if not prepared.mismatch:
-        fit = network_before_training(prepared, of_inputs.predictions, groups).fit
-    elif FITTED_NUMBERS in prepared.mismatch:
-        fit = f"{FITTED_NUMBERS.capitalize()} of the labels"
-    if fit:
-        note = (
-            f"{fit}: it was trained on them, so that the inputs are used. If it was not, pass its features, "
-            "gs.embed(network, data)."
-        )
-        return replace(of_inputs, notes=(note, *of_inputs.notes))
     notes = prepared.notes
+    if not prepared.mismatch:
+        before = network_before_training(prepared, of_inputs.predictions, groups)
+        fit = before.fit
+        if before.note:
+            notes += (before.note,)
+    elif FITTED_NUMBERS in prepared.mismatch:
+        fit = f"{FITTED_NUMBERS.capitalize()} of the labels: it was trained on them"
+    if fit:
+        note = f"{fit}, so that the inputs are used. If it was not, pass its features, gs.embed(network, data)."
+        return replace(of_inputs, notes=(note, *of_inputs.notes))
     if samples.is_classification and n_classes > max(prepared.n_outputs, 2):
         notes += (
             f"The network has {prepared.n_outputs} outputs and labels reach {n_classes - 1}: its features alone are "

@@ -9,8 +9,8 @@ more likely one of the two in at most half of the errors, and in all of the labe
 fitted the labels prefers nearly always the given one.
 
 **Accuracy.** Where too few labels are held for errors, or with two classes, the predictions look fitted if they agree
-with significantly more labels than the held-out method. A much better model looks the same, so that the note says how
-to use its predictions all the same.
+with significantly more labels than the held-out method, unless the labels contradict those that are surest. A much
+better model looks the same, so that the note says how to use its predictions all the same.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from gapscope.labels.prediction_columns import (
 )
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.measures.fitted_labels import contradiction
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
@@ -203,6 +204,8 @@ def _fitted_labels(
     reason = preference_reason(probabilities, view, codes)
     if reason is not None:
         return reason
+    if contradiction(probabilities, codes):
+        return ""
     own = probabilities.argmax(1) == codes
     held_out = view.scores.cpu().argmax(1) == codes
     return agreement_reason(own, held_out, view.method, MIN_GAIN)

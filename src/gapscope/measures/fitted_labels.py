@@ -19,13 +19,18 @@ from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import NORMAL_95, IntervalEstimate, percent
 from gapscope.statistics.baselines import LooRow, kernel_row, target_matrix
 from gapscope.statistics.grouped_scores import variance_of_mean
+from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
 FEATURES = "last hidden features"
+IF_NOT = "If it was not, pass its features, gs.embed(network, data), or give it a new head."
 # Above so many, the exact NTK costs more than fine-tuning (EfficientNet-Lite0), and an estimate replaces it. Features
 # that are significantly better than the RBF kernel need none: it brings their forecast no nearer to that of a fine-tune
 # (results/pretrained/ntk_projected.json).
 MANY_PARAMETERS = 1_000_000
+# Least number of contradictions, and their ratio to the expected number: training is as sure as its labels allow, with
+# ratios up to 3 while it oscillates (lower end of a one-sided interval of 99 %).
+MIN_CONTRADICTED, EXCESS, LEVEL = 5, 3.0, 0.98
 
 
 def is_large(network: nn.Module) -> bool:
@@ -85,15 +90,42 @@ def features_row(
     return kernel_row(FEATURES, "network", features_spectrum(features), targets, n_classes, groups)
 
 
+def contradiction(
+    probabilities: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    opinion: Int[Tensor, " n"] | None = None,
+) -> str:
+    """Return how the labels contradict the surest half of the predictions, if a fit to them would not, else "".
+
+    A model that is trained on labels becomes as sure as they allow. One that has seen others is surer.
+
+    Args:
+        probabilities: Predicted probabilities of the classes.
+        labels: Given labels.
+        opinion: Held-out predictions, which must agree with the contradicted ones; None for no such condition.
+    """
+    sure, predicted = probabilities.max(1)
+    half = sure.argsort(descending=True)[: (len(labels) + 1) // 2]
+    expected = float(1 - sure[half].double().mean())
+    wrong = predicted != labels
+    if opinion is not None:
+        wrong &= predicted == opinion
+    fraction = float(wrong[half].double().mean())
+    low = wilson_interval(fraction, len(half), LEVEL)[0]
+    if int(wrong[half].sum()) < MIN_CONTRADICTED or low <= EXCESS * expected:
+        return ""
+    return f"the labels contradict {percent(fraction)} of the surest half of its predictions, not {percent(expected)}"
+
+
 @dataclass(frozen=True)
 class NetworkBeforeTraining:
     """What stands in for a network whose features must not have seen the labels.
 
     Attributes:
-        prepared: The network as passed, if it has not fitted the labels; a copy with resampled weights, if it has;
-            None, if it has and its weights cannot be resampled.
-        note: What was found and done, in one or two sentences; empty for a network that is used as passed.
-        fit: How well it has fitted the labels; empty likewise.
+        prepared: The network as passed, unless it may have fitted the labels; then a copy with resampled weights, or
+            None if its weights cannot be resampled.
+        note: What was found and done, in a few sentences; empty for a network that does not predict the labels.
+        fit: How well it predicts the labels; empty for a network that is used as passed.
     """
 
     prepared: Ready | None
@@ -116,11 +148,12 @@ def network_before_training(
 ) -> NetworkBeforeTraining:
     """Return a network that has not fitted these labels: the same, or a copy with resampled weights.
 
-    For functions that read a network before training. A network has fitted the labels if it predicts the training
+    For functions that read a network before training. A network may have fitted the labels if it predicts the training
     samples significantly better than leave-one-out without a network does, and leave-one-out on its last hidden
     features is significantly better than on those of the same architecture with resampled weights (95 % CIs of paired
     differences, on at most 500 samples). A pretrained network with a new head has fitted other labels: its head
-    predicts at chance, and it is used as it is.
+    predicts at chance, and it is used as it is. So is one whose surest predictions the labels contradict, and
+    leave-one-out on its features with them (`contradiction`).
 
     Args:
         prepared: The network and its training samples, `ready(network, data, needs=("outputs",))`, with one label per
@@ -153,29 +186,35 @@ def network_before_training(
     without = LooRow("baseline", "inputs", float("nan"), baseline.cpu()[rows])
     if paired_gain(fit, without, targets).low <= 0:
         return NetworkBeforeTraining(prepared)
-    fitted = "The network has fitted these targets"
+    fitted = "The network predicts these targets better than leave-one-out without it"
     if not targets.is_floating_point():
         accuracy, expected = (
             percent(float(row.correct(targets).double().mean())) for row in (fit, without)
         )
         fitted = f"The network predicts {accuracy} of the training labels, leave-one-out without it {expected}"
+    trained_row = None
+    if current is not None:
+        trained_row = features_row(current.values[rows], targets, n_classes, groups)
+    if trained_row is not None and n_classes is not None:
+        opinion = trained_row.predictions.argmax(1).cpu()
+        if contradicted := contradiction(predictions.softmax(1), targets, opinion):
+            note = (
+                f"{fitted}. It was used as one that was not trained on them: {contradicted}. If it was trained on a "
+                "part of them, pass the others alone."
+            )
+            return NetworkBeforeTraining(prepared, note)
+    fitted = f"{fitted}: it may have been trained on them"
     try:
         bare = copy_network(prepared.bare)
         bare.load_state_dict(resampled_state(prepared.bare))
         resampled = ready(bare, prepared.samples)
     except InvalidInput:
-        note = f"{fitted}: it was trained on them. Its weights cannot be resampled, so it was not used."
+        note = f"{fitted}. Its weights cannot be resampled, so it was not used. {IF_NOT}"
         return NetworkBeforeTraining(None, note, fitted)
     untrained = _pass(resampled.with_samples(part))
-    if current is not None and untrained is not None:
-        trained_row, untrained_row = (
-            features_row(values, targets, n_classes, groups)
-            for values in (current.values[rows], untrained.values)
-        )
+    if trained_row is not None and untrained is not None:
+        untrained_row = features_row(untrained.values, targets, n_classes, groups)
         if paired_gain(trained_row, untrained_row, targets).low <= 0:
             return NetworkBeforeTraining(prepared)
-    note = (
-        f"{fitted}: it was trained on them. Its weights were resampled. Pass a pretrained network as it was before "
-        "these labels, or with a new head."
-    )
+    note = f"{fitted}. Its weights were resampled. {IF_NOT}"
     return NetworkBeforeTraining(resampled, note, fitted)
