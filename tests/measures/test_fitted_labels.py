@@ -81,11 +81,12 @@ def other_labels(noise: float) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
     x = torch.randn(300, 20, generator=generator)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5, bias=False))
+        first, head = nn.Linear(20, 64), nn.Linear(64, 5, bias=False)
+    network = nn.Sequential(first, nn.ReLU(), head)
     with torch.no_grad():
-        network[0].weight[:, 4:] = 0
+        first.weight[:, 4:] = 0
         y = network(x).argmax(1)
-        network[2].weight.mul_(100)
+        head.weight.mul_(100)
     return network, (x, gs.data.inject_label_noise(y, noise, n_classes=5))
 
 
