@@ -11,6 +11,7 @@ import gapscope as gs
 from gapscope.checks import CheckResult, Finding
 from gapscope.checks.account import CAUSES, cap_costs, make_account, order_findings
 from gapscope.checks.expected import Expected
+from gapscope.checks.fixes import is_advised
 from gapscope.checks.headline import SMALL
 from gapscope.checks.registry import Fine
 from gapscope.checks.trials import Trial, TriedAdvice
@@ -99,7 +100,7 @@ def contradictions(result: CheckResult) -> list[str]:
         return found
     if "no fix" in headline or headline.startswith("Nothing large"):
         found.append("a fix helps")
-    helped = {finding.code for finding in result.findings if best.name in finding.fixes}
+    helped = {finding.code for finding in result.findings if is_advised(best.name, finding.fixes)}
     largest = [entry for entry in result.account.entries if entry.cost == most]
     is_other = largest and not any(helped & set(entry.codes) for entry in largest)
     if is_other and best.first_gain > most and headline.startswith(tuple(KINDS)):
@@ -126,6 +127,9 @@ def test_the_largest_cost_is_named_though_no_fix_of_it_helped() -> None:
     assert refuted.headline == (
         "Not certain: the training run limits this classifier most, but no fix that was tried helped."
     )
+    helps = TriedAdvice((Trial("learning rate x 1000", 0.3, helps=True),), 0.3, 6.0)
+    assert result.with_tried(helps, gs.TrainingSpec()).headline == result.headline
+    assert not is_advised("learning rate / 3", training.fixes)
     other = replace(training, fixes=())
     assert replace(refuted, findings=(training, other)).headline == result.headline
 

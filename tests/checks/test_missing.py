@@ -98,6 +98,11 @@ def test_features_that_training_has_changed_are_no_limit() -> None:
     assert not result.findings and result.headline.startswith("Nothing was found")
     fine = next(outcome for outcome in result.fine if outcome.code == "GS204")
     assert "after training 100 % on test samples" in fine.evidence
+    # nor does the gain of a kernel machine that is far worse stand for that of the network
+    y[300:310] = 1 - y[300:310]
+    result = gs.check(network, (x[:300], y[:300]), test=(x[300:], y[300:]), only=["GS103", "GS401"])
+    more = next(outcome for outcome in result.not_checked if outcome.code == "GS103")
+    assert "far above" in more.reason and "learning_curve" in more.reason
 
 
 def solved_classes() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:

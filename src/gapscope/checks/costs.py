@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from gapscope.base.samples import Samples
+from gapscope.checks.registry import list_checks
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference
-from gapscope.results.outcomes import Finding, Outcome
+from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
 from gapscope.statistics.baselines import nearest_neighbours, rbf_ridge, sample_features
 from gapscope.statistics.intervals import r_squared_scales
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MAX_EXACT = 1000
 # two random splits into halves, by judgment
 N_HALVES = 4
+# A network with less than this part of a kernel machine's errors gains from data in its own way, by judgment.
+FAR_BELOW = 0.5
 
 
 def thinned(n: int, at_most: int = MAX_EXACT) -> Tensor:
@@ -182,22 +185,43 @@ def settle_costs(outcomes: Sequence[Outcome], context: Context) -> list[Outcome]
         context: What the checks computed; nothing expensive is computed here.
     """
     known = "forecast" in vars(context) and "expected" in vars(context)
-    rules = {"GS105": _cost_of_scales, "GS110": _cost_of_shift}
+    rules = {"GS103": _gain_of_network, "GS105": _cost_of_scales, "GS110": _cost_of_shift}
     return [
         rules[outcome.code](outcome, context, known)
-        if isinstance(outcome, Finding) and outcome.code in rules
+        if outcome.code in rules and not isinstance(outcome, NotChecked)
         else outcome
         for outcome in outcomes
     ]
 
 
-def _cost_of_scales(finding: Finding, context: Context, known: bool) -> Finding:
+def _gain_of_network(outcome: Finding | Fine, context: Context, known: bool) -> Outcome:
+    """Return the gain from more data, or that it is not known: a far worse kernel machine stands for no network."""
+    row = context.kernel() if known else None
+    expected = context.expected if known else None
+    if row is None or expected is None or 1 - expected.low >= FAR_BELOW * (1 - row.score):
+        return outcome
+    # where next to nothing is missing, nothing is to be gained
+    if expected.is_new and expected.missing[0] < list_checks()[outcome.code].min_cost:
+        return outcome
+    reason = (
+        f"the {context.score_name} of the network on new data, {context.show(expected.value)}, is far above that of "
+        f"the kernel machine whose gain is known, {context.show(row.score)}; see gapscope.learning_curve"
+    )
+    return NotChecked(reason, outcome.code, outcome.title)
+
+
+def _cost_of_scales(finding: Finding | Fine, context: Context, known: bool) -> Outcome:
     """Return unscaled inputs that cost a trained network at most what it lacks to the best method.
 
     What raw columns cost a kernel machine need not cost a network: the interval begins at 0, unless the best method
     predicts significantly more than the network.
     """
-    if not finding.interval or context.estimator is not None or context.untrained_because:
+    if (
+        isinstance(finding, Fine)
+        or not finding.interval
+        or context.estimator is not None
+        or context.untrained_because
+    ):
         return finding
     cost = finding.cost or 0.0
     low, high = finding.interval
@@ -208,12 +232,14 @@ def _cost_of_scales(finding: Finding, context: Context, known: bool) -> Finding:
     return replace(finding, cost=min(cost, most.value), interval=ends)
 
 
-def _cost_of_shift(finding: Finding, context: Context, known: bool) -> Finding:
+def _cost_of_shift(finding: Finding | Fine, context: Context, known: bool) -> Outcome:
     """Return other test samples that cost what the training samples allow beyond the score on them.
 
     That is the score of the best method, or on the training samples where it is lower: what is left is of training.
     """
-    if not known or context.expected is None or context.best_method is None:
+    if isinstance(finding, Fine) or not known:
+        return finding
+    if context.expected is None or context.best_method is None:
         return finding
     cost = min(context.best_method[1].value, context.train_score) - context.expected.value
     return replace(finding, cost=cost) if cost > 0 else finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -338,6 +338,16 @@ def _refresh(network: nn.Module, data: Samples) -> None:
     prepared = ready(network, data)
     names = [name for name, item in named_modules(prepared.network).items() if has_statistics(item)]
     refresh_population(prepared.network, prepared.samples.inputs, layers=names)
+
+
+def is_advised(name: str, fixes: Sequence[str]) -> bool:
+    """Return whether fixes hold one of this name, or the same by another factor: "learning rate x 3" and "x 1000".
+
+    Args:
+        name: Name of a fix.
+        fixes: Names of fixes, as of `Finding.fixes`.
+    """
+    return any(name.rstrip("0123456789") == fix.rstrip("0123456789") for fix in fixes)
 
 
 # Tried first where the unchanged training learns nothing: its learning rate may be wrong by factors.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gapscope.checks.account import limit_of
+from gapscope.checks.fixes import is_advised
 from gapscope.checks.registry import Finding, NotChecked, Outcome, is_information, list_checks
 from gapscope.checks.trials import TriedAdvice
 from gapscope.results.formatting import pluralize
@@ -38,7 +39,11 @@ def make_headline(result: CheckResult) -> str:
     """
     text, named = _main_limit(result)
     best = result.best_fix
-    if best is None or best.name in text or (named is not None and best.name in named.fixes):
+    if (
+        best is None
+        or best.name in text
+        or (named is not None and is_advised(best.name, named.fixes))
+    ):
         return text
     return f"{text} A fix that was tried helps: {best.name}."
 
@@ -77,7 +82,7 @@ def _largest(findings: Sequence[Finding], result: CheckResult) -> tuple[str, Fin
     largest = [finding for finding in findings if (finding.cost or 0.0) >= most]
     standing = [finding for finding in largest if not result.is_refuted(finding)]
     best = result.tried.best if isinstance(result.tried, TriedAdvice) else None
-    if best is not None and not any(best.name in finding.fixes for finding in standing):
+    if best is not None and not any(is_advised(best.name, finding.fixes) for finding in standing):
         gain = best.first_gain if best.gain is None else best.gain.value
         if not standing or 0 < most < gain:
             return _only_fix(best.name, result), None
@@ -97,7 +102,7 @@ def _largest(findings: Sequence[Finding], result: CheckResult) -> tuple[str, Fin
 
 def _is_certain(finding: Finding, result: CheckResult) -> bool:
     """Return whether a fix of the finding was tried and helps, or its check is reliable and its cost excludes 0."""
-    if result.best_fix is not None and result.best_fix.name in finding.fixes:
+    if result.best_fix is not None and is_advised(result.best_fix.name, finding.fixes):
         return True
     may_be_none = finding.interval is not None and finding.interval[0] <= 0
     return not is_information(finding.code) and not may_be_none

@@ -23,7 +23,7 @@ from gapscope.checks.account import (
 )
 from gapscope.checks.costs import settle_costs
 from gapscope.checks.expected import note_on_test
-from gapscope.checks.fixes import FIXES, Fix, Spec
+from gapscope.checks.fixes import FIXES, Fix, Spec, is_advised
 from gapscope.checks.headline import make_headline, reason_not_judged
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, is_information
 from gapscope.checks.trials import TriedAdvice
@@ -182,7 +182,9 @@ class CheckResult(Result):
         if isinstance(tried, TriedAdvice):
             best = tried.best
             helped = [
-                finding for finding in findings if best is not None and best.name in finding.fixes
+                finding
+                for finding in findings
+                if best is not None and is_advised(best.name, finding.fixes)
             ]
             others = [finding for finding in findings if finding not in helped]
             helped = [

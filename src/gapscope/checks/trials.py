@@ -11,7 +11,7 @@ from torch import Tensor
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
-from gapscope.checks.fixes import FIXES, OF_CHANCE, Fix, Spec, get_setting
+from gapscope.checks.fixes import FIXES, OF_CHANCE, Fix, Spec, get_setting, is_advised
 from gapscope.checks.split_trainings import Splits, class_weights
 from gapscope.checks.trainers import FunctionTrainer, Trainer
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference, percent
@@ -101,7 +101,7 @@ class TriedAdvice:
         best = self.best
         if (best is None and self.interrupted) or set(fixes) & set(self.not_tried):
             return ()
-        if best is not None and best.name in fixes:
+        if best is not None and is_advised(best.name, fixes):
             return ()
         tried = {trial.name for trial in self.trials}
         return tuple(name for name in fixes if name in tried)
