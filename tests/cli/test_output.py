@@ -261,6 +261,7 @@ def test_backticks_enclose_what_stands_in_place_of_a_function(python: str, shell
     ("python", "shell"),
     [
         ("Pass time_budget=120.", "Pass --time-budget 120."),
+        ("time_budget=0.5 was spent.", "--time-budget 0.5 was spent."),
         ("if they are a part, pass n_training=.", "if they are a part, pass --n-training."),
         ("Pass layer=, another one.", "In Python, pass layer=, another one."),
         (

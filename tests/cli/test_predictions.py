@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
+from gapscope.base.errors import BudgetSpent, InvalidInput
 from gapscope.cli import app
 from gapscope.cli.learning_curve import _named
-from support.commands import GRID
+from support.commands import GRID, gapscope
 
 
 def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
 FACTORY = """
 import torch
 import gapscope as gs
-from support.commands import GRID
+from support.commands import GRID, gapscope
 
 def digits(wrong=0.0):
     train = gs.load_dataset("digits").train.subset(torch.arange(120))
@@ -278,6 +279,51 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     return name
+
+
+def test_networks_without_an_estimate_do_not_end_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: dict[str, Exception] = {"short": BudgetSpent("too long"), "wrong": InvalidInput("no")}
+
+    def estimate(network: str, data: object, **_: object) -> AccuracyEstimate:
+        if network in errors:
+            raise errors[network]
+        return AccuracyEstimate(
+            task="classification",
+            score=0.5,
+            samples=4,
+            initial="given",
+            readings={"train_accuracy": 1.0},
+        )
+
+    monkeypatch.setattr(
+        "gapscope.cli.estimate.load_network", lambda path, *_: (str(path), None, None)
+    )
+    monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.estimate_accuracy", estimate)
+    done = gapscope("estimate", "short", "fine", "--json")
+    first, second = json.loads(done.stdout)["networks"]
+    assert first["abstained_because"] == "too long" and first["score"] is None
+    assert second["score"] == 0.5 and not second["abstained_because"]
+    assert done.returncode == 3 and gapscope("estimate", "fine", "wrong").returncode == 1
+    alone = gapscope("estimate", "short")
+    assert alone.returncode == 3 and "error: too long" in alone.stderr
+
+
+@pytest.mark.parametrize("command", ["measure", "report", "compare"])
+def test_a_command_that_is_stopped_says_so(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("measure.record_from_argument", "measure.load_network", "report._estimates"):
+        monkeypatch.setattr(f"gapscope.cli.{name}", stop)
+    monkeypatch.setattr("gapscope.report.pool_view.PoolView", stop)
+    (tmp_path / "runs").mkdir()
+    networks = [str(tmp_path), str(tmp_path / "other")][: 2 if command == "compare" else 1]
+    done = gapscope(command, *networks)
+    assert done.returncode == 130 and "stopped; nothing is saved." in done.stderr, done
 
 
 def test_an_estimate_as_text_and_json(factory: str) -> None:

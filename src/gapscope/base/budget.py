@@ -10,17 +10,13 @@ from typing import Any
 
 from torch import nn
 
-from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.errors import BudgetSpent, check_range
 
 # Largest dense copy of the data, and largest passes and temporaries: 50,000 images through LeNet-5 then fit into 4 GB
 # with all else that a process holds (benchmarks/forecast).
 MAX_BYTES = 2**31
 # Seconds of functions with a budget, if none is passed.
 DEFAULT_BUDGET = 60.0
-
-
-class BudgetSpent(NotMeasurable):
-    """Work that the budget of CPU seconds does not allow: ended because it was spent, or not begun."""
 
 
 def cpu_seconds(seconds: float) -> str:

@@ -46,6 +46,10 @@ class NotMeasurable(GapscopeError, ValueError):
     """Measure without a value for this network and these data (such as no hidden layer)."""
 
 
+class BudgetSpent(NotMeasurable):
+    """Work that the budget of CPU seconds does not allow: ended because it was spent, or not begun."""
+
+
 class NetworkFailed(GapscopeError, RuntimeError):
     """Network that raised an error of its own on some of the samples."""
 

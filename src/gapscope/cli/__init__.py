@@ -7,12 +7,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from gapscope.base.environment import version
-from gapscope.base.errors import GapscopeError
+from gapscope.base.errors import BudgetSpent, GapscopeError
 from gapscope.cli import (
     advise,
     check,
@@ -34,11 +35,24 @@ from gapscope.cli import (
     report,
     study,
 )
+from gapscope.cli.options import NO_ANSWER
 from gapscope.cli.output import print_json, print_lines, start_notes
 from gapscope.cli.pipes import tolerate_closed_streams
+from gapscope.cli.progress import handle_interrupts
+
+
+class _Commands(TyperGroup):
+    """All commands: one that is stopped says so, with status 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with handle_interrupts(resumes=False):
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="gapscope",
+    cls=_Commands,
     help="Find what limits a neural network, from its training data alone.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -97,18 +111,18 @@ def _show_warning(
     print_lines(f"note: {message}", err=True, color=typer.colors.YELLOW)
 
 
-def _stop(message: str, notes: Iterable[str] = ()) -> NoReturn:
-    """Exit with status 1 after a message on standard error, and with --json an object that holds it."""
+def _stop(message: str, notes: Iterable[str] = (), status: int = 1) -> NoReturn:
+    """Exit after a message on standard error, and with --json an object that holds it."""
     print_lines(f"error: {message}", err=True, color=typer.colors.RED)
     for note in notes:
         print_lines(f"  ({note})", err=True)
     if "--json" in sys.argv:
         print_json({"error": message})
-    sys.exit(1)
+    sys.exit(status)
 
 
 def main() -> None:
-    """Run the command line. Errors of gapscope become one message and exit code 1."""
+    """Run the command line. Errors of gapscope become one message and exit code 1, or 3 if the time was too short."""
     # Read when torch is imported: threads that wait sleep. Beside another process they else take most of the time (a
     # check of 600 rows on two cores: 15 s, not 5 s), and budgets count what they take.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -121,7 +135,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except GapscopeError as error:
-        _stop(str(error), getattr(error, "__notes__", ()))
+        status = NO_ANSWER if isinstance(error, BudgetSpent) else 1
+        _stop(str(error), getattr(error, "__notes__", ()), status)
     except OSError as error:
         # a path that the system refuses, such as one that is too long; anything else is a defect
         if not isinstance(error.filename, str):

@@ -27,7 +27,6 @@ from gapscope.cli.arguments import (
 from gapscope.cli.factories import call_for_all, import_function, is_factory, split_returned
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE, TIME_BUDGET
 from gapscope.cli.output import check_outputs, print_json, print_lines
-from gapscope.cli.progress import handle_interrupts
 from gapscope.cli.wording import in_a_shell
 from gapscope.results.records import Record
 
@@ -177,33 +176,32 @@ def check(
     check_outputs(html, sources=(target, test))
     results = []
     has_names = target.is_dir() or is_grid(target)
-    with handle_interrupts(resumes=False):
-        for name, network, data, options in _targets(
-            target, data_root, max_networks, load, column, side, test
-        ):
-            if test is not None:
-                options["test"] = read_second(test, column, data)
-            if train == "spec" and options.get("train_fn") is None:
-                raise typer.BadParameter(
-                    f"--train spec needs a grid, a pool, or a function that returns train_fn; {target} has no training "
-                    "configuration. Pass --train module:function."
-                )
-            if train and train != "spec":
-                options["train_fn"] = import_function(train)
-            elif not train and not is_factory(target):
-                options["train_fn"] = None
-            result = run_checks(
-                network,
-                data.pair if isinstance(data, LabelledTable) else data,
-                ignore=_codes(ignore),
-                only=_codes(only or "") or None,
-                time_budget=time_budget,
-                **options,
+    for name, network, data, options in _targets(
+        target, data_root, max_networks, load, column, side, test
+    ):
+        if test is not None:
+            options["test"] = read_second(test, column, data)
+        if train == "spec" and options.get("train_fn") is None:
+            raise typer.BadParameter(
+                f"--train spec needs a grid, a pool, or a function that returns train_fn; {target} has no training "
+                "configuration. Pass --train module:function."
             )
-            results.append((name, result))
-            if not json:
-                text = repr(result)
-                print_lines(f"{name}\n{text}\n" if has_names else text)
+        if train and train != "spec":
+            options["train_fn"] = import_function(train)
+        elif not train and not is_factory(target):
+            options["train_fn"] = None
+        result = run_checks(
+            network,
+            data.pair if isinstance(data, LabelledTable) else data,
+            ignore=_codes(ignore),
+            only=_codes(only or "") or None,
+            time_budget=time_budget,
+            **options,
+        )
+        results.append((name, result))
+        if not json:
+            text = repr(result)
+            print_lines(f"{name}\n{text}\n" if has_names else text)
     if html is not None and results:
         _with_shell_advice(results[0][1]).write_html(html)
         print_lines(f"written: {html}", err=True)

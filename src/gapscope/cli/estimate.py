@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import typer
 
+from gapscope.base.errors import BudgetSpent, GapscopeError
 from gapscope.cli.arguments import load_network
 from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORKS, NO_ANSWER, TIME_BUDGET
 from gapscope.cli.output import print_json, print_lines
-from gapscope.cli.progress import handle_interrupts
 
 
 def estimate(
@@ -31,15 +32,16 @@ def estimate(
     json: bool = JSON,
 ) -> None:
     """Estimate the accuracy of trained networks on new data from their training data."""
-    from gapscope.accuracy.accuracy_after_training import estimate_accuracy
+    from gapscope.accuracy.accuracy_after_training import AccuracyEstimate, estimate_accuracy
     from gapscope.accuracy.accuracy_estimator import AccuracyEstimator
 
     loaded = None if estimator is None else AccuracyEstimator.load(estimator)
-    estimates = {}
-    with handle_interrupts(resumes=False):
-        for path in networks:
+    estimates: dict[Path, AccuracyEstimate] = {}
+    status = 0
+    for path in networks:
+        try:
             network, data, initial = load_network(path, data_root, load)
-            estimates[path] = estimate_accuracy(
+            estimate = estimate_accuracy(
                 network,
                 data,
                 initial_state=initial,
@@ -49,10 +51,24 @@ def estimate(
                 estimator=loaded,
                 time_budget=time_budget,
             )
-            if not json:
-                print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
+        except GapscopeError as error:  # the other networks may have an estimate
+            if len(networks) == 1:
+                raise
+            if not isinstance(error, BudgetSpent):
+                status = 1
+            estimate = AccuracyEstimate(
+                task="classification",
+                score=math.nan,
+                samples=0,
+                abstained_because=str(error),
+                initial="",
+                readings={},
+            )
+        estimates[path] = estimate
+        if not json:
+            print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimate))
     if json:
         rows = [{"network": str(path), **each.to_dict()} for path, each in estimates.items()]
         print_json({"networks": rows})
     if any(each.abstained_because for each in estimates.values()):
-        raise typer.Exit(NO_ANSWER)
+        raise typer.Exit(status or NO_ANSWER)

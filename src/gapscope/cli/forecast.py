@@ -10,7 +10,7 @@ import typer
 from gapscope.cli.arguments import is_grid, read_grid, read_source
 from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE, TIME_BUDGET
 from gapscope.cli.output import print_json, print_lines, print_table
-from gapscope.cli.progress import handle_interrupts, steps
+from gapscope.cli.progress import steps
 
 
 def _forecasts(
@@ -64,8 +64,7 @@ def forecast(
     json: bool = JSON,
 ) -> None:
     """Forecast the accuracy on new data before training, next to baselines without a network."""
-    with handle_interrupts(resumes=False):
-        forecasts = _forecasts(target, column, groups, side, samples, time_budget, data_root)
+    forecasts = _forecasts(target, column, groups, side, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
         rows = [{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()]

@@ -10,7 +10,6 @@ from gapscope.cli.arguments import read_labelled_table, read_second, read_source
 from gapscope.cli.factories import is_factory
 from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE, TIME_BUDGET
 from gapscope.cli.output import check_outputs, print_json, print_lines
-from gapscope.cli.progress import handle_interrupts
 
 
 def labels(
@@ -39,27 +38,26 @@ def labels(
 
     check_outputs(html, csv, sources=(target, test))
     network = label_column = of_groups = held_out = None
-    with handle_interrupts(resumes=False):
-        if is_factory(target) or target.is_dir():
-            network, data, _ = read_source(target, column, groups, side, test)
-            if test is not None:
-                held_out = read_second(test, column, data)
-        else:
-            table = read_labelled_table(target, column, groups=groups)
-            data, label_column, of_groups = table.frame, table.target, table.groups
-            if test is not None:
-                held_out = read_labelled_table(test, column, like=table).frame
-                held_out = held_out.drop(columns=groups or [], errors="ignore")
-        issues = find_label_issues(
-            network,
-            data,
-            target=label_column,
-            groups=of_groups,
-            precision=precision,
-            test=held_out,
-            time_budget=time_budget,
-            seed=seed,
-        )
+    if is_factory(target) or target.is_dir():
+        network, data, _ = read_source(target, column, groups, side, test)
+        if test is not None:
+            held_out = read_second(test, column, data)
+    else:
+        table = read_labelled_table(target, column, groups=groups)
+        data, label_column, of_groups = table.frame, table.target, table.groups
+        if test is not None:
+            held_out = read_labelled_table(test, column, like=table).frame
+            held_out = held_out.drop(columns=groups or [], errors="ignore")
+    issues = find_label_issues(
+        network,
+        data,
+        target=label_column,
+        groups=of_groups,
+        precision=precision,
+        test=held_out,
+        time_budget=time_budget,
+        seed=seed,
+    )
     for path, write in ((html, issues.write_html), (csv, issues.to_csv)):
         if path is not None:
             write(path)

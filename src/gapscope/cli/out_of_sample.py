@@ -10,7 +10,6 @@ import typer
 from gapscope.cli.arguments import read_source
 from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SEED, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
-from gapscope.cli.progress import handle_interrupts
 
 if TYPE_CHECKING:
     from gapscope.accuracy.held_out_result import HeldOutPredictions
@@ -68,9 +67,8 @@ def out_of_sample(
     from gapscope.accuracy.held_out_predictions import out_of_sample as predict
 
     check_outputs(output, sources=(target,))
-    with handle_interrupts(resumes=False):
-        source, data, of_groups = read_source(target, column, groups, side)
-        result = predict(source, data, groups=of_groups, seed=seed)
+    source, data, of_groups = read_source(target, column, groups, side)
+    result = predict(source, data, groups=of_groups, seed=seed)
     if output is not None:
         _write(result, output)
     if json:

@@ -78,6 +78,7 @@ PATTERNS = (
     ),
     (re.compile(r"(?<!n Python, )\bpass (?=\w+=)"), "in Python, pass "),
     (re.compile(r"(?<!n Python, )\bPass (?=\w+=)"), "In Python, pass "),
+    (re.compile(r"\btime_budget=(?=\d)"), "--time-budget "),
     (re.compile(r"\btime_budget\b=?"), "--time-budget"),
 )
 
