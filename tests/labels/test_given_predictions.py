@@ -105,6 +105,23 @@ def test_labels_without_noise_that_are_fitted() -> None:
 
 
 @pytest.mark.thorough
+def test_targets_with_the_wrong_sign_spoil_predictions_but_not_the_list() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, generator=generator)
+    y = 3 * x[:, 0] + 50 + 0.3 * torch.randn(200, generator=generator)
+    y[:6] *= -1
+    near = torch.cdist(x, x).fill_diagonal_(torch.inf).topk(8, largest=False).indices
+    spoiled = y[near].mean(1)
+    issues = gs.find_label_issues(None, (x, y), pred_probs=spoiled)
+    assert issues.method.endswith("ridge") and any("median residual" in n for n in issues.notes)
+    grouped = gs.find_label_issues(None, (x, y), groups=torch.arange(200) // 2)
+    for each in (issues, grouped):
+        flagged = each.indices[: each.n_flagged].tolist()
+        assert set(range(6)) <= set(flagged) and len(flagged) < 15
+    alone = gs.find_label_issues(labels=y, pred_probs=spoiled)
+    assert alone.method == "pred_probs" and "rarely" not in str(alone)
+
+
 def test_regression_takes_predicted_targets() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((300, 4))

@@ -30,6 +30,7 @@ from gapscope.labels.class_labels import assess_classes, assess_labels, assess_w
 from gapscope.labels.error_model import error_probabilities
 from gapscope.labels.given_view import given_view, note_on_certain
 from gapscope.labels.kernel_views import ClassView, TargetView, best_view, target_views
+from gapscope.labels.noise_rate import robust_spread
 from gapscope.labels.prediction_columns import (
     check_finite,
     exchanged_columns,
@@ -52,6 +53,10 @@ HELD_FOR_ERROR, MIN_PREFERENCES, ENOUGH_PREFERENCES = 0.5, 15, 30
 MIN_GAIN = 0.03
 # contradicted labels, relative to those that the most frequent class contradicts: those of 0.5 % in two equal classes
 MAX_CONTRADICTED = 0.01
+# Median residuals of passed predictions in units of those of the held-out method: fitted models of five tables had 0.2
+# to 0.9, the same models in five folds 0.95 to 2.8. Above 1.5, and with targets beyond six spreads, which spoil what is
+# fitted to them, the robust held-out method predicts better: by judgment.
+MIN_RESIDUAL, MAX_RESIDUAL, GROSS = 0.7, 1.5, 6.0
 # largest error of a sum of probabilities that were rounded to bfloat16, 8 binary digits
 HALF_PRECISION = 2**-8
 NOT_LOOKED_AT = (
@@ -397,10 +402,19 @@ def _assess_targets(
     predictions = _check_targets(pred_probs, targets)
     error = float((targets - predictions).abs().median())
     given = TargetView("pred_probs", None, targets, 0.0, predictions, error)
-    views, _ = target_views(None, samples, seed=seed) if with_inputs and not is_known else ([], [])
-    # the median residual in units of that of the held-out method: fitted models of five tables had
-    # 0.2 to 0.9, the same models in five folds 0.95 to 2.8.
-    if views and error < 0.7 * views[0].error:
+    views: list[TargetView] = []
+    if with_inputs:
+        views, _ = target_views(None, samples, seed=seed)
+    largest = (targets - targets.median()).abs().max() / robust_spread(targets).max()
+    if views and float(largest) > GROSS and error > MAX_RESIDUAL * views[0].error:
+        ratio = f"{error / views[0].error:.1f}"
+        issues, noise = assess_targets(views[0], samples.y, seed)
+        note = (
+            f"pred_probs were not used: their median residual is {ratio} times that of {views[0].method}, which limits "
+            "the weight of errors. Pass labels= and pred_probs= without the inputs to rank by them all the same."
+        )
+        return replace(issues, notes=(note, *issues.notes)), noise
+    if views and not is_known and error < MIN_RESIDUAL * views[0].error:
         ratio = percent(error / views[0].error)
         reason = (
             f"their median residual is {ratio} of that of held-out predictions by {views[0].method}"

@@ -132,12 +132,12 @@ def _target_view(
     method: str, spectrum: Spectrum, targets: Tensor, groups: Tensor | None
 ) -> TargetView:
     targets = targets.to(spectrum.device)
+    clipped, ridge, predictions = fit_robustly(spectrum, targets)
     if groups is not None:
-        predictions = held_out_predictions(spectrum, targets, groups)
+        predictions = held_out_predictions(spectrum, clipped, groups)
         error = float((targets - predictions).abs().sum(1).median())
         # as predictions that were passed: refits to other targets would divide the groups
         return TargetView(method, None, targets, math.nan, predictions, error)
-    clipped, ridge, predictions = fit_robustly(spectrum, targets)
     error = float((targets - predictions).abs().sum(1).median())
     return TargetView(method, spectrum, clipped, ridge, predictions, error)
 

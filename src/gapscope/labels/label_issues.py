@@ -440,7 +440,8 @@ def find_label_issues(
             [n] for regression. Columns of frames and of results of `gapscope.out_of_sample` are matched by the names of
             the classes. An array for categories that are not sorted has the order, theirs or that of sorted names,
             that agrees with more labels: a note names it. They replace the predictions of the kernel machines, unless
-            there are inputs and they look fitted to these labels (`gapscope.labels.given_predictions`): a note says so.
+            there are inputs and they look fitted to these labels, or spoiled by gross errors in targets
+            (`gapscope.labels.given_predictions`): a note says so.
             With several labels the probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
         groups: One label per sample; a label is compared with what the samples of all other groups (patients, authors,
             recordings) predict, so that copies of a sample do not confirm an error that they share. Not with

@@ -413,7 +413,10 @@ class LabelIssues(Result):
         if not self.n_flagged:
             return "No sample is flagged."
         if self.kind == "regression":
-            return f"{self.n_flagged} flagged: swapped targets often have residuals as large, correct ones rarely."
+            others = "correct ones rarely"
+            if self.method == "pred_probs":
+                others = "and so may correct ones, if an error near them was learned"
+            return f"{self.n_flagged} flagged: swapped targets often have residuals as large, {others}."
         if math.isnan(self.expected_precision):
             return f"{self.n_flagged} flagged; all of them may be correct, because a hard problem is not excluded."
         return f"{self.n_flagged} flagged; about {percent(self.expected_precision)} of them are expected to be wrong."
