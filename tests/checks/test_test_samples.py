@@ -16,7 +16,7 @@ Y = torch.randint(0, 2, (80,), generator=torch.Generator().manual_seed(1))
 NEW = torch.randn(60, 4, generator=torch.Generator().manual_seed(2)), torch.arange(60) % 2
 
 
-def memorizer() -> nn.Module:
+def memorizer() -> nn.Sequential:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
@@ -178,3 +178,30 @@ def test_a_network_that_learned_too_little_is_judged_beside_a_shift() -> None:
     assert {"GS110", "GS401"} <= set(result.codes)
     costs = {finding.code: finding.cost for finding in result.findings}
     assert costs["GS401"] == pytest.approx(2 / 3, abs=0.01) and not costs["GS110"]
+
+
+def test_a_shift_that_costs_nothing_hides_no_overfitting() -> None:
+    # a running number beside the other columns, on which no label depends
+    number = torch.arange(80.0)[:, None] / 80
+    network = memorizer()
+    first = network[0]
+    assert isinstance(first, nn.Linear)
+    first.weight = nn.Parameter(torch.cat([first.weight, torch.zeros(128, 1)], 1))
+    first.in_features = 5
+    test = torch.cat([NEW[0], 1 + number[:60]], 1), NEW[1]
+    result = gs.check(network, (torch.cat([X, number], 1), Y), test=test, only=CODES)
+    assert {"GS110", "GS402"} <= set(result.codes)
+    assert next(f for f in result.findings if f.code == "GS110").cost == 0
+    assert "test samples differ" not in result.headline
+
+
+def test_the_part_of_a_gap_that_a_shift_explains_is_its_cost() -> None:
+    g = torch.Generator().manual_seed(0)
+    train, test = ((x, (x[:, 0] > 0).long()) for x in torch.randn(2, 150, 4, generator=g))
+    noisy = test[0] + 2 * torch.randn(150, 4, generator=g), test[1]
+    network = nn.Linear(4, 2, bias=False)
+    network.load_state_dict({"weight": torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0]])})
+    result = gs.check(network, train, test=noisy, only=CODES, ignore=["GS107"])
+    assert "GS110" in result.codes and not {"GS401", "GS402"} & set(result.codes)
+    assert 0.05 < next(f.cost or 0 for f in result.findings if f.code == "GS110") < 0.4
+    assert {"GS401", "GS402"} <= {item.code for item in result.not_checked}

@@ -16,7 +16,7 @@ from gapscope.base.second_data import join_samples
 from gapscope.checks.costs import thinned
 from gapscope.labels.collected_samples import with_features
 from gapscope.measures.embed import extract_features
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.statistics.baselines import (
     PRESENT,
     RBF,
@@ -26,6 +26,7 @@ from gapscope.statistics.baselines import (
     sample_features,
     target_matrix,
 )
+from gapscope.statistics.intervals import r_squared_interval, wilson_interval
 from gapscope.statistics.leave_group_out import LeaveGroupOut, select_held_out
 from gapscope.statistics.renumbering import (
     Renumbering,
@@ -89,6 +90,16 @@ class PredictedLabels:
         counts = self.samples.bincount()
         return (self.samples.bincount(wrong) / counts)[counts > 0, None]
 
+    @property
+    def score(self) -> IntervalEstimate:
+        """Accuracy, or R^2 of regression, with its 90 % interval."""
+        if not self.targets.is_floating_point():
+            accuracy = 1 - float(self.errors.mean())
+            return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(self.errors)))
+        truth = self.targets.double().reshape(len(self.targets), -1)
+        predicted = self.scores.double().reshape(truth.shape)
+        return IntervalEstimate(*r_squared_interval(predicted.numpy(), truth.numpy()))
+
 
 @dataclass(frozen=True)
 class ComparedLabels:
@@ -97,14 +108,25 @@ class ComparedLabels:
     Attributes:
         method: Name of the method that predicts.
         errors: Errors of held-out training samples [n, k], and of test samples [m, k].
+        scores: Accuracy, or R^2 of regression, on both.
         renumbering: Classes whose numbers are read as others; None if there are none.
         falls: Names of targets that fall where the method predicts that they rise.
     """
 
     method: str
     errors: tuple[Tensor, Tensor]
+    scores: tuple[IntervalEstimate, IntervalEstimate]
     renumbering: Renumbering | None = None
     falls: tuple[str, ...] = ()
+
+    @property
+    def loss(self) -> IntervalEstimate:
+        """What the method loses on the test samples; 0 if that is not significant, NaN if targets do not vary."""
+        first, second = self.scores
+        value = first.value - second.value
+        low = value - math.hypot(first.value - first.low, second.high - second.value)
+        high = value + math.hypot(first.high - first.value, second.value - second.low)
+        return IntervalEstimate(0.0, 0.0, 0.0) if low <= 0 else IntervalEstimate(value, low, high)
 
 
 def _of_positions(samples: Samples, groups: Tensor | None, seed: int) -> dict[str, PredictedLabels]:
@@ -117,7 +139,7 @@ def _of_positions(samples: Samples, groups: Tensor | None, seed: int) -> dict[st
     }
 
 
-def _near_groups(features: Tensor, n: int) -> Tensor:
+def _near_groups(features: Tensor, n: int, have_moved: bool = False) -> Tensor:
     """Return the group of each of the first n rows: rows nearer to each other than the others are to them.
 
     Recordings of one person, or copies, predict each other better than they predict new samples. No group has more than
@@ -126,10 +148,14 @@ def _near_groups(features: Tensor, n: int) -> Tensor:
     Args:
         features: Features [n + m, d].
         n: Number of training samples.
+        have_moved: Whether inputs of the others moved, whose distances among themselves tell then how near is near.
     """
     distances = torch.cdist(features[:n], features)
+    apart = distances[:, n:]
+    if have_moved:
+        apart = torch.cdist(features[n:], features[n:]).fill_diagonal_(math.inf)
     # equal distances are no nearer ones, but for rounding
-    radius = distances[:, n:].amin(0).median() - 1e-6 * distances.amax()
+    radius = apart.amin(0).median() - 1e-6 * distances.amax()
     while True:
         near = (distances[:, :n] < radius).numpy()
         groups = torch.from_numpy(connected_components(near, directed=False)[1]).long()
@@ -138,7 +164,9 @@ def _near_groups(features: Tensor, n: int) -> Tensor:
         radius = radius / 2
 
 
-def _predicted(both: Samples, n: int, seed: int) -> tuple[str, PredictedLabels, PredictedLabels]:
+def _predicted(
+    both: Samples, n: int, seed: int, have_moved: bool
+) -> tuple[str, PredictedLabels, PredictedLabels]:
     """Return the method, held-out predictions of the first n samples, and by these alone those of the others."""
     groups = torch.arange(len(both)).clamp(max=n)
     if both.kind == "positions":
@@ -153,7 +181,7 @@ def _predicted(both: Samples, n: int, seed: int) -> tuple[str, PredictedLabels, 
     features = sample_features(both).double()
     kernel = rbf_spectrum(features[:n])
     # the test labels have no part in the choice of the ridge
-    near = _near_groups(features, n)
+    near = _near_groups(features, n, have_moved)
     ridge, held_out = select_held_out(kernel, columns[:n] / units, RIDGES, near)
     kernel = rbf_spectrum(features)
     others = LeaveGroupOut(kernel, columns / units, groups).predictions(ridge * kernel.mean)
@@ -162,7 +190,7 @@ def _predicted(both: Samples, n: int, seed: int) -> tuple[str, PredictedLabels, 
     return RBF, every.part(0, n), every.part(n)
 
 
-def compare_labels(context: Context, test: Samples) -> ComparedLabels | None:
+def compare_labels(context: Context, test: Samples, have_moved: bool) -> ComparedLabels | None:
     """Return how the test labels differ from what the training samples predict; None if nothing predicts them.
 
     Test samples are predicted from the training samples alone: all of them are one group that is left out.
@@ -170,6 +198,7 @@ def compare_labels(context: Context, test: Samples) -> ComparedLabels | None:
     Args:
         context: What the checks use.
         test: Test samples with labels.
+        have_moved: Whether their inputs are known to differ from those of the training samples.
     """
     parts = [
         samples.subset(thinned(len(samples), most))
@@ -181,8 +210,9 @@ def compare_labels(context: Context, test: Samples) -> ComparedLabels | None:
     both = join_samples(*parts)
     if both.kind != "positions" and not sample_features(both).shape[1]:
         return None
-    method, train, second = _predicted(both, len(parts[0]), context.seed)
+    method, train, second = _predicted(both, len(parts[0]), context.seed, have_moved)
     errors = train.errors, second.errors
+    scores = train.score, second.score
     if test.kind == "regression":
         predicted, given = (
             part.double().reshape(len(errors[1]), -1) for part in (second.scores, second.targets)
@@ -190,12 +220,12 @@ def compare_labels(context: Context, test: Samples) -> ComparedLabels | None:
         slopes = ((predicted - predicted.mean(0)) * (given - given.mean(0))).sum(0)
         names = test.target_names("target") if given.shape[1] > 1 else ("the target",)
         falls = tuple(name for name, slope in zip(names, slopes.tolist(), strict=True) if slope < 0)
-        return ComparedLabels(method, errors, falls=falls)
+        return ComparedLabels(method, errors, scores, falls=falls)
     n_classes = max(int(labels.max()) for labels in (train.targets, second.targets)) + 1
     renumbering = find_renumbering(
         *second.marks(n_classes), mark_correlations(*train.marks(n_classes))
     )
-    return ComparedLabels(method, errors, renumbering)
+    return ComparedLabels(method, errors, scores, renumbering)
 
 
 def in_words(renumbering: Renumbering, names: tuple[str, ...], most: int) -> str:

@@ -52,6 +52,7 @@ from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 
 if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
+    from gapscope.checks.compared_labels import ComparedLabels
     from gapscope.checks.estimators import EstimatorScores
 
 # CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
@@ -350,8 +351,8 @@ class Context:
         return find_leak(self)
 
     @cached_property
-    def shift(self) -> Outcome:
-        """Whether the test samples differ from the training samples: the outcome of GS110."""
+    def shift(self) -> tuple[Outcome, ComparedLabels | None]:
+        """Whether the test samples differ from the training samples (the outcome of GS110), and their labels."""
         from gapscope.checks.shift_checks import find_shift
 
         return find_shift(self)
@@ -413,7 +414,7 @@ class Context:
 
     @cached_property
     def comparable(self) -> Expected | None:
-        """`expected`, unless it is of test samples that differ from the training samples, which judge no training."""
+        """`expected`, with what a shift of the test samples costs a method without the network."""
         return comparable_score(self)
 
     @cached_property

@@ -233,16 +233,20 @@ def _cost_of_scales(finding: Finding | Fine, context: Context, known: bool) -> O
 
 
 def _cost_of_shift(finding: Finding | Fine, context: Context, known: bool) -> Outcome:
-    """Return other test samples that cost what the training samples allow beyond the score on them.
+    """Return other test samples that cost what they cost a method which predicts them from the training samples.
 
-    That is the score of the best method, or on the training samples where it is lower: what is left is of training.
+    That is at most what the training samples allow beyond the score on them: the score of the best method, or on the
+    training samples where it is lower. What is left is of training.
     """
-    if isinstance(finding, Fine) or not known:
+    if isinstance(finding, Fine) or not known or context.expected is None:
         return finding
-    if context.expected is None or context.best_method is None:
+    labels = context.shift[1]
+    if labels is None or math.isnan(labels.loss.value):
         return finding
-    cost = min(context.best_method[1].value, context.train_score) - context.expected.value
-    return replace(finding, cost=cost) if cost > 0 else finding
+    most = context.train_score
+    if context.best_method is not None:
+        most = min(most, context.best_method[1].value)
+    return replace(finding, cost=max(min(labels.loss.value, most - context.expected.value), 0.0))
 
 
 def _scales(targets: Tensor) -> Tensor:

@@ -37,17 +37,17 @@ MIN_SAMPLES, MAX_ROWS, MAX_TOLD, MAX_NAMES = 10, 5000, 500, 3
 @register_check("GS110", title="test samples differ from the training samples", seconds=0.2)
 def shift(context: Context) -> Outcome:
     """Report columns, targets, classes or samples that are distributed differently in the test samples."""
-    return context.shift
+    return context.shift[0]
 
 
-def find_shift(context: Context) -> Outcome:
-    """Return the outcome of GS110."""
+def find_shift(context: Context) -> tuple[Outcome, ComparedLabels | None]:
+    """Return the outcome of GS110, and how the test labels differ (None if that is not known)."""
     test = context.test
     if test is None:
-        return NotChecked("pass test=, held-out samples")
+        return NotChecked("pass test=, held-out samples"), None
     train = context.everything
     if min(len(train), len(test)) < MIN_SAMPLES:
-        return NotChecked(f"needs {MIN_SAMPLES} training and test samples or more")
+        return NotChecked(f"needs {MIN_SAMPLES} training and test samples or more"), None
     columns = torch.empty(len(train), 0), torch.empty(len(test), 0)
     if not are_word_frequencies(train):
         columns = _columns(train), _columns(test)
@@ -68,26 +68,28 @@ def find_shift(context: Context) -> Outcome:
     moved = of_targets + of_inputs
     if not moved:
         moved = of_inputs = _told_apart(train, test, context.seed)
-    labels = None if test.targets is None else compare_labels(context, test)
+    labels = None if test.targets is None else compare_labels(context, test, bool(of_inputs))
     # inputs that moved may be predicted as another class; with other classes, inputs move too
     if labels is not None and labels.renumbering is not None and (of_targets or not of_inputs):
         words = in_words(labels.renumbering, _label_names(train), MAX_NAMES)
         words = f"the training samples predict {words} ({labels.method})"
-        return Finding(
+        finding = Finding(
             "; ".join([words, *moved[:MAX_NAMES]]),
             "number the classes of both by one list, or pass their names in place of numbers",
             headline="The test labels number the classes otherwise than the training labels.",
         )
+        return finding, labels
     if labels is not None and (labels.falls or not moved):
         moved = [*_contradicted(labels, train), *moved]
     if not moved:
-        return Fine("test samples are distributed as the training samples")
+        return Fine("test samples are distributed as the training samples"), labels
     more = len(moved) - MAX_NAMES
-    return Finding(
+    finding = Finding(
         "; ".join(moved[:MAX_NAMES]) + (f"; and {more} more" if more > 0 else ""),
         "find out why (another time, source, unit or preparation): scores on these test samples are not those of new "
         "data like the training samples, and no estimate from these holds for them",
     )
+    return finding, labels
 
 
 def _columns(samples: Samples) -> Tensor:
