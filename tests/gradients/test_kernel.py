@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import UnsupportedLayer
 from gapscope.gradients.contractions import KernelSide
 from gapscope.gradients.contributions import OuterProductFactors
-from gapscope.gradients.kernel import ntk_blocks
+from gapscope.gradients.kernel import most_similar, ntk_blocks
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.measures.ntk import empirical_ntk
@@ -177,3 +177,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) < 150  # MB, against a budget of 64 for the factors
+
+
+def test_similarities_close_to_one_are_told_apart() -> None:
+    angles = 2e-5 * torch.arange(40, dtype=torch.float64).square()
+    rows = torch.stack([angles.cos(), angles.sin()], 1)
+    assert most_similar(rows @ rows.T, 1).flatten().tolist() == [1, *range(39)]

@@ -74,6 +74,16 @@ def test_label_variation_is_the_quadratic_form_of_a_dense_laplacian() -> None:
     assert label_variation(features, y, 5) == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_label_variation_tells_features_of_similar_direction_apart() -> None:
+    t = torch.rand(200, 1, generator=torch.Generator().manual_seed(0)).double().sort(0).values
+    y = torch.arange(200) // 20
+    wide, narrow = (
+        label_variation(torch.cat([torch.ones_like(t), scale * t], 1), y, 3)
+        for scale in (0.1, 1e-3)
+    )
+    assert narrow == pytest.approx(wide, abs=0.02)
+
+
 def test_groups_of_samples_give_a_standard_error() -> None:
     network, x, y = (
         nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),

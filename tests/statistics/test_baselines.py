@@ -133,15 +133,32 @@ def test_neighbours_of_many_samples_are_those_of_principal_components(
     assert torch.equal(nearest_neighbours(features, y).predictions, exact.predictions)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_neighbours_at_equal_distance_share_their_votes(k: int) -> None:
-    # two places of 4 and 2 samples, one apart: all others of a place are at equal distance
-    features = torch.tensor([0.0, 0, 0, 0, 1, 1])[:, None]
-    targets = torch.tensor([1.0, 2, 3, 4, 8, 16])[:, None]
-    predicted = nearest_neighbours(features, targets, ks=(k,)).predictions[0, 0]
-    near, far = 3.0, 12.0
-    weight = min(k, 3) / k
-    assert float(predicted) == pytest.approx(weight * near + (1 - weight) * far)
-    order = torch.tensor([5, 2, 0, 4, 1, 3])
-    again = nearest_neighbours(features[order], targets[order], ks=(k,)).predictions
-    assert float(again[2, 0]) == pytest.approx(float(predicted))
+@pytest.mark.parametrize("n", [400, 2400])
+def test_neighbours_in_tables_of_few_values_are_as_right_as_others(n: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 12, (n, 1), generator=generator)
+    y = (x[:, 0] % 2) ^ (torch.rand(n, generator=generator) < 0.1).long()
+    expected = cross_val_predict(KNeighborsClassifier(15), x, y, cv=50) == y.numpy()
+    row = nearest_neighbours(feature_matrix(x), y, ks=(15,))
+    assert row.score == pytest.approx(expected.mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("n_values", [2, 20])
+def test_neighbours_without_signal_score_as_chance_does(n_values: int) -> None:
+    scores: list[float] = []
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randint(0, n_values, (200, 1), generator=generator)
+        scores += [
+            nearest_neighbours(feature_matrix(x), torch.arange(200) % 2, ks=(k,)).score
+            for k in (1, 15)
+        ]
+    assert sum(scores) / len(scores) == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize("outlier", [0.5, 1e4, 1e6])
+def test_neighbours_beside_an_outlier_stay_the_same(outlier: float) -> None:
+    x = torch.rand(400, 1, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] * 12).long() % 2
+    x[0] = outlier
+    assert nearest_neighbours(feature_matrix(x), y).score > 0.95

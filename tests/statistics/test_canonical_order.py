@@ -17,7 +17,7 @@ from gapscope.measures.representations import label_variation
 from gapscope.statistics import canonical_order as module
 from gapscope.statistics.baselines import feature_matrix, nearest_neighbours
 from gapscope.statistics.calibration import reliability_curve
-from gapscope.statistics.canonical_order import canonical_order
+from gapscope.statistics.canonical_order import canonical_order, mixed_order
 
 
 @pytest.mark.parametrize("max_values", [7, 4_000_000])
@@ -46,6 +46,19 @@ def test_columns_with_equal_counts_are_told_apart_by_labels() -> None:
     assert torch.equal(canonical_order(x.flip(1), y)[1], 1 - first)
 
 
+def test_equal_rows_are_mixed_whatever_their_labels() -> None:
+    x = torch.arange(2.0).repeat_interleave(100)[:, None]
+    y = torch.arange(200) % 2
+    first = mixed_order(x, y)
+    for place in (0, 1):
+        labels = y[first[x[first, 0] == place]]
+        assert 0.3 < float(labels[:50].double().mean()) < 0.7
+    by = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    again = by[mixed_order(x[by], y[by])]
+    assert torch.equal(x[again], x[first])
+    assert torch.equal(y[again], y[first])
+
+
 def test_a_table_in_another_order_has_the_same_answers() -> None:
     """Equal values are everywhere: of few whole numbers, in labels, scores and groups."""
     generator = torch.Generator().manual_seed(0)
@@ -57,6 +70,12 @@ def test_a_table_in_another_order_has_the_same_answers() -> None:
     network = nn.Linear(4, 2)
     nn.init.orthogonal_(network.weight, generator=generator)
 
+    def of_kinds(predictions: Tensor, rows: Tensor) -> Tensor:
+        # rows of equal values and labels may exchange their predictions
+        table = torch.cat([x[rows], y[rows, None], predictions], 1).round(decimals=6)
+        found, counts = table.unique(dim=0, return_counts=True)
+        return torch.cat([found, counts[:, None]], 1)
+
     def read(rows: Tensor) -> list[Tensor]:
         features, labels = feature_matrix(x[rows]), y[rows]
         curve = reliability_curve(scores[rows].softmax(1), labels)
@@ -64,8 +83,8 @@ def test_a_table_in_another_order_has_the_same_answers() -> None:
             torch.tensor(curve.observed),
             torch.tensor(confident_errors(scores[rows], labels)),
             torch.tensor(label_variation(x[rows], labels, 3)),
-            nearest_neighbours(features, labels).predictions[rows.argsort()],
-            nearest_neighbours(features, x[rows, 2:] * labels[:, None]).predictions[rows.argsort()],
+            of_kinds(nearest_neighbours(features, labels).predictions, rows),
+            of_kinds(nearest_neighbours(features, x[rows, 2:] * labels[:, None]).predictions, rows),
             _ranks(scores[rows, 0])[rows.argsort()],
             torch.tensor(
                 [*gradient_neighbours(network, x[rows].float(), labels).scalars().values()]

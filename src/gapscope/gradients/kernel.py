@@ -388,7 +388,10 @@ def log_determinant(
 def most_similar(
     kernel: Float[Tensor, "n n"], k: int, groups: Int[Tensor, " n"] | None = None
 ) -> Int[Tensor, "n k"]:
-    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$, the first of equal ones.
+    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$.
+
+    They are compared as lengths of chords, rounded to 6 decimals: close to 1, similarities of different samples differ
+    by less than rounding does far from it.
 
     Args:
         kernel: Kernel of all pairs.
@@ -410,8 +413,7 @@ def most_similar(
     # a sample with gradient 0 has the similarity 0 to all other samples, instead of 0/0
     norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
     similarity = kernel / norms[:, None] / norms
-    similarity.fill_diagonal_(-torch.inf)
+    chords = (2 - 2 * similarity).clamp_min(0).sqrt().round(decimals=6).fill_diagonal_(torch.inf)
     if groups is not None:
-        similarity[groups[:, None] == groups] = -torch.inf
-    # rounding must not order equal similarities
-    return similarity.round(decimals=6).argsort(dim=1, descending=True, stable=True)[:, :k]
+        chords[groups[:, None] == groups] = torch.inf
+    return chords.topk(k, dim=1, largest=False).indices

@@ -16,7 +16,7 @@ from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
-from gapscope.statistics.canonical_order import canonical_order
+from gapscope.statistics.canonical_order import mixed_order
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ def neighbours_from_kernel(
     """Compute `gradient_neighbours` from `empirical_ntk(network, x, outputs="traced")`."""
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
-    # of equally similar samples, the first in the order of their values are taken, not of the rows passed
-    order = canonical_order(x.detach().reshape(len(x), -1).cpu(), y.cpu())[0].to(kernel.device)
+    # of equally similar samples, chance decides by their values, not the order of the rows passed
+    order = mixed_order(x.detach().reshape(len(x), -1), y).to(kernel.device)
     groups = None if groups is None else groups.to(kernel.device)[order]
     nearest = order[most_similar(kernel[order][:, order], neighbours, groups)]
     nearest = nearest[order.argsort()].cpu()

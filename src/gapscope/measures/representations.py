@@ -136,8 +136,10 @@ def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
     """
     rows = F.normalize(features.double(), dim=1, eps=1e-300)
     similarity = (rows @ rows.mT).clamp(0, 1).fill_diagonal_(-1)
-    least = similarity.topk(min(neighbours, len(rows) - 1), dim=1).values[:, -1:]
-    connected = similarity >= least - ROUNDING
+    # close to 1, similarities differ by less than rounding does far from it; lengths of chords do not
+    chords = (2 - 2 * similarity).sqrt()
+    largest = chords.topk(min(neighbours, len(rows) - 1), dim=1, largest=False).values[:, -1:]
+    connected = chords <= largest + ROUNDING
     weights = similarity.clamp_min(0) * (connected | connected.mT)
     total = weights.sum().item()
     if total:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from gapscope.base.precision import CONSTANT
 from gapscope.base.samples import Samples
-from gapscope.statistics.canonical_order import canonical_order
+from gapscope.statistics.canonical_order import mixed_order
 from gapscope.statistics.intervals import r_squared_scales
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
@@ -42,7 +43,7 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MAX_EXACT, N_LANDMARKS = 2000, 1000
 # Above so many samples the RBF kernel has fewer landmarks: their cost grows with the square, 1,000,000 rows take 30 s.
 MANY_SAMPLES, N_LANDMARKS_OF_MANY = 200_000, 500
-# Above this many samples, neighbours are those among the first principal components, in float32.
+# Above this many samples, neighbours are those among the first principal components.
 MAX_EXACT_NEIGHBOURS, N_COMPONENTS = 5000, 64
 # columns of token frequencies; larger vocabularies are hashed
 N_TOKENS = 2048
@@ -199,70 +200,51 @@ def find_nearest(
     k: int = 1,
     groups: Groups | None = None,
 ) -> tuple[Columns, Shaped[Tensor, "n k"]]:
-    """Return distances and indices of the k nearest features (or other queries, of other groups if there are any)."""
+    """Return distances and indices of the k nearest features (or other queries, of other groups if there are any).
+
+    Of distances that float32 does not tell apart, any are the nearest; indices depend on values and positions alone.
+    """
     candidates = queries if features is None else features
     distances = []
     indices = []
     norms = candidates.square().sum(1)
-    # blocks of 256 rows of distances: 30 MB per 30,000 others in float32; of 2,048 rows they take twice as long.
-    for rows in torch.arange(len(queries), device=queries.device).split(256):
+    # blocks of 64 rows of distances, 15 MB per 30,000 others: of 256 rows they take half as long again.
+    for rows in torch.arange(len(queries), device=queries.device).split(64):
         part = queries[rows]
+        lengths = part.square().sum(1, keepdim=True)
         # squared distances, as `torch.cdist` computes those of many rows
         block = torch.addmm(norms, part, candidates.T, alpha=-2)
-        block += part.square().sum(1, keepdim=True)
+        block += lengths
         block.clamp_min_(0.0)  # rounding must not order copies
         if groups is not None:
             block[groups[rows][:, None] == groups] = torch.inf
         elif features is None:
             block[torch.arange(len(rows), device=rows.device), rows] = torch.inf
+        # Rounding must not order equal distances: the float32 of a sum with this float32 has none of that of float64,
+        # 64 of whose units it exceeds, and keeps all that is larger.
+        small = (lengths * 2.0**-22).float().to(block.dtype)
+        ranked = block.add_(small).float()
         # of equal distances, `min` takes the first
-        if k == 1:
-            nearest = block.min(1, keepdim=True)
-        else:
-            nearest = block.topk(k, largest=False)
-        distances.append(nearest.values.sqrt())
+        nearest = ranked.min(1, keepdim=True) if k == 1 else ranked.topk(k, largest=False)
+        distances.append((block.gather(1, nearest.indices) - small).sqrt())
         indices.append(nearest.indices)
     return torch.cat(distances), torch.cat(indices)
 
 
-def _votes(
-    features: Tensor,
-    targets: Columns,
-    ks: Sequence[int],
-    squares: Tensor | None,
-    groups: Tensor | None,
-) -> list[Columns]:
-    """Return the mean targets of the k nearest samples of other groups, for each k.
+def _nearest(features: Tensor, targets: Columns, k: int, groups: Tensor | None) -> Tensor:
+    """Return indices [n, k] of the k nearest samples of other groups, nearest first.
 
-    Of more samples at equal distance than belong to the k nearest, all count in equal parts. Above 2,000 samples, those
-    count that are first in the order of features and targets, not of the rows passed.
+    Of samples at equal distance, those first in `mixed_order` are taken. If all of them voted instead, samples without
+    signal would score less than chance: each lacks its own label.
     """
-    squares = squared_distances(features) if squares is None else squares
-    if squares is not None:
-        # features are standardized: what is below nine decimals is rounding, which must not order equal distances
-        others = squares.round(decimals=9).fill_diagonal_(torch.inf)
-        if groups is not None:
-            others[groups[:, None] == groups] = torch.inf
-        limits = others.topk(max(ks), largest=False).values.sort(1).values
-        votes: list[Columns] = []
-        for k in ks:
-            closer = others < limits[:, k - 1, None]
-            tied = (others == limits[:, k - 1, None]).double()
-            left = (k - closer.sum(1, keepdim=True)) / tied.sum(1, keepdim=True)
-            votes.append((closer + left * tied) @ targets / k)
-        return votes
     _, kinds = targets.cpu().unique(dim=0, return_inverse=True)
-    order = canonical_order(features.cpu(), kinds)[0].to(features.device)
+    order = mixed_order(features, kinds)
     groups = None if groups is None else groups[order]
-    if len(features) > MAX_EXACT_NEIGHBOURS:
-        if features.shape[1] > N_COMPONENTS:
-            features = (
-                features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
-            )
-        features = features.float()
-    nearest = find_nearest(features[order], k=max(ks), groups=groups)[1]
-    ordered = order[nearest][order.argsort()]
-    return [targets[ordered[:, :k]].mean(1) for k in ks]
+    if len(features) > MAX_EXACT_NEIGHBOURS and features.shape[1] > N_COMPONENTS:
+        components = torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
+        features = features @ components
+    nearest = find_nearest(features[order], k=k, groups=groups)[1]
+    return order[nearest][order.argsort()]
 
 
 def nearest_neighbours(
@@ -271,7 +253,6 @@ def nearest_neighbours(
     *,
     ks: Sequence[int] = (1, 5, 15),
     n_classes: int | None = None,
-    squares: Squares | None = None,
     groups: Groups | None = None,
 ) -> LooRow:
     """Average the targets of the k nearest other samples, with the best k of `ks`.
@@ -282,12 +263,14 @@ def nearest_neighbours(
     largest_group = 1 if groups is None else int(groups.bincount().max())
     most = min(max(ks), len(features) - largest_group)
     ks = [k for k in ks if k <= most]
+    nearest = _nearest(features, b, max(ks), groups)
     # the nearest neighbour breaks ties between classes
-    first, *votes = _votes(features, b, [1, *ks], squares, groups)
-    weight = 0.0 if targets.is_floating_point() else 1e-6
+    first = (0.0 if targets.is_floating_point() else 1e-6) * b[nearest[:, 0]]
     rows = [
-        scored_row(f"{NEIGHBOURS} ({k})", "inputs", vote + weight * first, targets, groups)
-        for k, vote in zip(ks, votes, strict=True)
+        scored_row(
+            f"{NEIGHBOURS} ({k})", "inputs", b[nearest[:, :k]].mean(1) + first, targets, groups
+        )
+        for k in ks
     ]
     return max(rows, key=lambda row: row.score)
 
@@ -465,12 +448,12 @@ def loo_baselines(
     if squares is None:
         squares = squared_distances(features)
     fits: dict[str, Callable[..., LooRow]] = {NEIGHBOURS: nearest_neighbours}
-    fits |= {kernel.name: kernel.row for kernel in INPUT_KERNELS}
+    fits |= {kernel.name: partial(kernel.row, squares=squares) for kernel in INPUT_KERNELS}
     seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
     if groups is not None:
         seconds |= {kernel.name: GROUPED * seconds[kernel.name] for kernel in INPUT_KERNELS}
     finished = {
-        name: fits[name](features, targets, n_classes=n_classes, squares=squares, groups=groups)
+        name: fits[name](features, targets, n_classes=n_classes, groups=groups)
         for name in sorted(fits, key=seconds.__getitem__)
         if affords(seconds[name])
     }

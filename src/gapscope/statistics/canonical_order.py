@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import slices
 
 # values in memory at a time: 32 MB
@@ -37,6 +38,21 @@ def canonical_order(
     weights = of_columns * SECOND + FIRST
     of_rows = torch.cat([(_bits(features[part]) * weights).sum(1) for part in parts])
     return (of_rows + salts).argsort(stable=True), of_columns.argsort(stable=True)
+
+
+def mixed_order(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Return an order of rows that depends on the values alone, in which equal rows do not follow their labels.
+
+    `canonical_order` sorts equal rows by label: whoever takes the first of them would see one label only.
+
+    Args:
+        features: Columns.
+        labels: Class of each row.
+    """
+    order = canonical_order(features.cpu(), labels.cpu())[0]
+    return order[torch.randperm(len(order), generator=make_generator(0, "equal rows"))].to(
+        features.device
+    )
 
 
 def numbered_by_first_row(groups: Int[Tensor, " n"]) -> Int[numpy.ndarray, " n"]:
