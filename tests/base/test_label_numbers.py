@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_marks import check_no_mark, find_marks
+from gapscope.base.label_marks import check_no_mark, find_marks, notes_beside, notes_on_marks
 from gapscope.base.samples import as_samples
 
 
@@ -137,6 +137,7 @@ def test_masked_labels_are_missing(labels: Any) -> None:
     ("labels", "marks"),
     [
         ([0, 1, 2, 255], "255"),
+        ([0, 1, 2, 99, 255], "99, 255"),
         ([0, 1, -9], "-9"),
         ([0, 1, 2, -1], "-1"),
         ([0, 1, 2, -999], "-999"),
@@ -279,6 +280,11 @@ def test_numbers_of_classes_that_a_network_or_the_training_data_have_are_no_mark
     assert not _noted(found.samples.notes)
     with pytest.raises(InvalidInput, match="a label is missing"):
         gs.measure(nn.Linear(4, 4), few, ["accuracy"])
+
+
+def test_outputs_for_the_smaller_of_two_marks_leave_the_note() -> None:
+    notes = notes_on_marks(torch.tensor([0, 1, 2, 99, 255]).repeat(5))
+    assert [len(notes_beside(notes, (25, n))) for n in (100, 255, 256)] == [1, 1, 0]
 
 
 def test_names_of_the_training_data_are_no_marks_in_test_data() -> None:

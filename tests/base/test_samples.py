@@ -254,6 +254,47 @@ def test_items_beyond_a_label_are_noted_alike_in_a_list_and_a_data_set() -> None
         as_samples([[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]])
 
 
+@pytest.mark.parametrize("kind", ["list", "data set", "loader", "names"])
+def test_row_numbers_before_the_labels_are_no_labels(kind: str) -> None:
+    n = 300
+    x = torch.randn(n, 2)
+    rows: Any = torch.arange(n) + 7
+    labels = torch.arange(n) % 3
+    if kind == "names":
+        rows = [f"{row}.png" for row in range(n)]
+
+    def read(second: Any, third: Any) -> Any:
+        samples: Any = list(zip(x, second, third, strict=True))
+        if kind == "loader":
+            return as_samples(torch.utils.data.DataLoader(samples, batch_size=7, shuffle=True))
+        return as_samples(samples if kind != "data set" else Data(samples))
+
+    class Data(torch.utils.data.Dataset[Any]):
+        def __init__(self, samples: list[Any]) -> None:
+            self.samples = samples
+
+        def __len__(self) -> int:
+            return n
+
+        def __getitem__(self, row: int) -> Any:
+            return self.samples[row]
+
+    for third in (labels, [("a", "b", "c")[label] for label in labels], torch.randn(n)):
+        with pytest.raises(InvalidInput, match="must repeat; got 300"):
+            read(rows, third)
+    for third in (rows, torch.ones(n), torch.randn(n)):
+        assert torch.equal(read(labels, third).y, labels)
+    # a numbered class for each sample, without anything that could be the labels
+    assert len(read(rows, torch.ones(n)).y.unique()) == n
+
+
+def test_few_samples_of_different_classes_have_labels() -> None:
+    x = torch.randn(25, 2)
+    for labels in (torch.arange(25) * 2, torch.arange(25)[:12]):
+        data = list(zip(x, labels, torch.arange(25) % 3, strict=False))
+        assert torch.equal(as_samples(data).y, labels)
+
+
 def test_a_list_of_two_inputs_stays_two_inputs() -> None:
     samples = as_samples(([X, 2 * X], Y))
     assert samples.form is not None and torch.equal(samples.parts[1], 2 * X)

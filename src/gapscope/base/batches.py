@@ -37,7 +37,7 @@ from gapscope.base.foreign_data import (
 )
 from gapscope.base.label_copies import is_copy_of, note_on_copies
 from gapscope.base.row_numbers import is_index_name
-from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping, single_values
 from gapscope.base.user_data import PICTURES, batches_of
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -65,6 +65,7 @@ class CollatedData:
     text_keys: Tensor | None = None  # hashes of texts: read as frequencies of words, or omitted
     has_order: bool = True  # False if the order changes from one reading to the next
     texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # inputs of a mapping
+    further: list[Any] = field(default_factory=list[Any])  # third items, if they are single values
 
 
 def _text_keys(value: Any) -> Tensor | None:
@@ -247,6 +248,7 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     if rest and is_mapping(x) and not _are_inputs(x):
         return collate_mapping(x, rest[0])
     notes: list[str] = []
+    further: list[Any] = []
     texts = as_texts(x)
     if texts is not None:
         x = hashed_words(texts)
@@ -264,11 +266,12 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             f"A sample holds {1 + len(rest)} items: the first is used as the input, the second as its target; "
             f"ignored: {kinds_of(rest[1:])}. To use several inputs pass ((x1, x2), y)."
         )
+        further = single_values(rest[1])
     if rest:
         for part in x.values() if is_mapping(x) else [x] if is_column(x) else x:
             check_row_order(part, rest[0])
     labels, names = label_column(rest[0]) if rest else (None, ())
-    collated = CollatedData(_inputs(x), labels, notes + naming_note(names), names)
+    collated = CollatedData(_inputs(x), labels, notes + naming_note(names), names, further=further)
     collated.text_keys = _text_keys(x)
     collated.columns = column_names(x)
     if labels is not None and labels.ndim == 2:
@@ -414,4 +417,7 @@ def join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collated
         name: [text for part in parts for text in part.texts.get(name, ())]
         for name in parts[0].texts
     }
-    return CollatedData(inputs, targets, notes, names, text_keys=text_keys, texts=texts)
+    further = [value for part in parts for value in part.further]
+    return CollatedData(
+        inputs, targets, notes, names, text_keys=text_keys, texts=texts, further=further
+    )

@@ -51,6 +51,8 @@ from gapscope.base.user_data import (
 
 # Samples that a collate function gets together and one by one: of as many, sorted by length, some change their places.
 N_COMPARED = 16
+# Of fewer samples each may be of another class, by judgment: of those whose labels are consecutive numbers, and others.
+MIN_NUMBERED, MIN_DIFFERENT = 20, 200
 
 
 def _hugging_face(data: Any) -> CollatedData:
@@ -287,6 +289,30 @@ def _check_one_shape(images: Any, n: int) -> None:
         )
 
 
+def _check_labels_before_others(collated: CollatedData) -> None:
+    """Refuse different labels of all samples (x, y, ...) whose third items could be the labels.
+
+    Raises:
+        InvalidInput: All labels differ, and the third items repeat or are fractions.
+    """
+    targets, further = collated.targets, collated.further
+    if targets is None or targets.ndim != 1 or targets.is_floating_point():
+        return
+    n = len(targets)
+    n_further = len(set(further))
+    are_different = bool((targets.sort().values.diff() != 0).all())
+    if len(further) != n or n_further < 2 or not are_different:
+        return
+    could_be_labels = n_further < n or isinstance(further[0], float)
+    are_numbered = not collated.class_names and int(targets.max() - targets.min()) == n - 1
+    if could_be_labels and n >= (MIN_NUMBERED if are_numbered else MIN_DIFFERENT):
+        raise InvalidInput(
+            f"Labels, the second items of samples (x, y, ...), must repeat; got {n:,} different ones of {n:,} samples, "
+            "as row numbers are. If the third items are the labels, pass [(x, y) for x, _, y in data_set]; if the "
+            "second are, pass samples (x, y)."
+        )
+
+
 def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """Return inputs, targets and notes of a data container as tensors.
 
@@ -296,6 +322,7 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
         InvalidInput: The data have another form, or hold nothing usable.
     """
     collated = without_copies(_collate(data, at_most))
+    _check_labels_before_others(collated)
     targets = collated.targets
     if collated.class_names or targets is None or targets.ndim != 1 or targets.is_floating_point():
         return collated

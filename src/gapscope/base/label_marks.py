@@ -104,7 +104,7 @@ def find_marks(labels: Tensor) -> list[int]:
     are_amounts = has_gaps and (others[0] < 0 or is_many or not _are_numbered(classes))
     if is_code or are_amounts or not set(others) <= MARKS | LOWEST:
         return []
-    return others
+    return sorted(others)
 
 
 # a whole number of up to 18 digits, which fit the largest integer type, also in the form of a float

@@ -35,3 +35,17 @@ def has_length(value: Any) -> bool:
         return len(value) >= 0
     except (TypeError, NotImplementedError, AssertionError):
         return False
+
+
+def single_values(value: Any) -> list[Any]:
+    """Return the numbers or texts of a column with one per sample; of anything else an empty list.
+
+    Args:
+        value: A column, a list or anything else.
+    """
+    values: list[Any] = []
+    if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
+        values = value.tolist()
+    elif is_list_or_tuple(value):
+        values = list(value)
+    return values if all(isinstance(item, int | float | str) for item in values) else []
