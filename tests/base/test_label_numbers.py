@@ -16,6 +16,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.label_marks import check_no_mark, find_marks, notes_beside, notes_on_marks
 from gapscope.base.samples import as_samples
+from gapscope.base.second_data import as_second
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +275,8 @@ def test_numbers_of_classes_that_a_network_or_the_training_data_have_are_no_mark
     assert not _noted(gs.out_of_sample(network, few).notes)
     assert not _noted(gs.check(network, (x, y), test=few, only=["GS101"]).notes)
     assert not _noted(gs.check(None, (x, y), test=few, only=["GS101"]).notes)
+    # a mark among the training labels may be one among the test labels too
+    assert _noted(as_second(few, as_samples(few)).notes)
     probabilities = torch.full((80, 100), 0.01)
     found = gs.find_label_issues(None, few, pred_probs=probabilities)
     assert found.samples is not None

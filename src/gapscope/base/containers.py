@@ -300,6 +300,7 @@ def _check_labels_before_others(collated: CollatedData) -> None:
         return
     n = len(targets)
     n_further = len(set(further))
+    targets = targets.long()  # others have no order in torch, such as uint32
     are_different = bool((targets.sort().values.diff() != 0).all())
     if len(further) != n or n_further < 2 or not are_different:
         return

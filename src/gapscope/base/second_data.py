@@ -13,6 +13,7 @@ from torch import Tensor
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.input_layout import pack_inputs
+from gapscope.base.label_marks import MarkNote
 from gapscope.base.position_labels import labels_as_on
 from gapscope.base.samples import Samples, as_samples, with_parts, with_task
 from gapscope.base.targets import IGNORED, SIGN_NAMES, TASK_NOTES
@@ -67,6 +68,10 @@ def as_second(
         for note in second.notes
         if note not in TASK_NOTES
     )
+    # its numbers are known classes of the first, unless they may be marks there as well
+    is_marked = any(isinstance(note, MarkNote) for note in first.notes)
+    if not (has_network or first.targets is None or is_marked):
+        notes = tuple(note for note in notes if not isinstance(note, MarkNote))
     return replace(second, notes=notes)
 
 
