@@ -308,20 +308,31 @@ def test_columns_without_a_name_are_text_in_a_second_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("amounts", "other", "expected", "note"),
+    ("amounts", "others", "note"),
     [
-        (["4.268", "950", "-12.000", "1.234.567"], "-0,59", [4268, 950, -12000, 1234567], True),
-        (["4.268", "NA", "1.000", "12"], "0,5", [4268, None, 1000, 12], True),
-        (["4.268", "950", "1.500", "2.000"], "7", [4.268, 950, 1.5, 2], True),  # ambiguous
-        (["4.268", "9500", "1.500", "2.000"], "0,5", [4268, 9500, 1500, 2000], True),
-        (["4.268", "0.950", "1.500", "2.000"], "0,5", [4.268, 0.95, 1.5, 2], False),
-        (["4.268", "9.5", "1.500", "2.000"], "0,5", [4.268, 9.5, 1.5, 2], False),
+        ("4.268 950 9500", "-0,59 1,5 2,25", True),
+        ("4.268 NA 1.000", "0,512 1,50000 7", True),
+        ("4.268 950 1.500", "7 8 9", False),  # no decimal commas
+        ("4.268 950 1.500", "1,2 3 4", False),  # lists of whole numbers
+        ("4.268 950 1.500", "3,645 1,472 2,125", False),  # commas between thousands
+        ("4.268 0.950 1.500", "0,5 0,6 0,7", False),
+        ("4.268 9.5 1.500", "0,5 0,6 0,7", False),
     ],
 )
-def test_points_between_thousands(
-    tmp_path: Path, amounts: list[str], other: str, expected: list[float], note: bool
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_points_are_decimal_points_and_noted_if_they_may_be_between_thousands(
+    tmp_path: Path, amounts: str, others: str, note: bool, separator: str
 ) -> None:
-    rows = "".join(f"{amount};{other};x\n" for amount in amounts)
-    frame, notes = read_table(write(tmp_path, f"amount;b;label\n{rows}"))
-    assert frame["amount"].astype(object).where(frame["amount"].notna(), None).tolist() == expected
+    cells = amounts.split()
+    rows = [["amount", "b", "label"], *zip(cells, others.split(), "xyz", strict=True)]
+    frame, notes = read_table(write(tmp_path, "\n".join(map(separator.join, rows))))
+    numbers = [float(cell) for cell in cells if cell != "NA"]
+    assert frame["amount"].dropna().tolist() == numbers
     assert any(text.startswith("amount: points are read") for text in notes) == note
+
+
+def test_one_note_names_all_columns_with_points(tmp_path: Path) -> None:
+    rows = "4.268;1.500;0,5;1.234.567\n1.250;7;2,5;192.168.100.101\n"
+    frame, notes = read_table(write(tmp_path, f"a;b;c;d\n{rows}"))
+    assert frame["d"].tolist() == ["1.234.567", "192.168.100.101"]
+    assert [text[:10] for text in notes if "points" in text] == ["a, b: poin"]

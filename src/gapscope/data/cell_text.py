@@ -1,4 +1,4 @@
-"""Columns of text files as numbers: decimal commas, points between thousands, words for missing numbers."""
+"""Columns of text files as numbers: decimal commas, words for missing numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gapscope.base.class_names import MISSING_WORDS
+from gapscope.base.errors import join_names
 from gapscope.data.plain_columns import are_dates_as_text, are_numbers
 from gapscope.results.formatting import pluralize
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     import pandas
 
 DECIMAL_COMMA = r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?"
-THOUSANDS = r"[-+]?[1-9]\d{0,2}(\.\d{3})+"
+# 3,645 may be a number with a comma between thousands
+PROVEN_COMMA = r"[-+]?(0,\d+|\d+,(\d{1,2}|\d{4,}))([eE][-+]?\d+)?"
+THOUSANDS = r"[-+]?[1-9]\d{0,2}\.\d{3}"
 
 
 def _note_on_words(cells: pandas.Series) -> str:
@@ -53,21 +56,11 @@ def _clean_text(column: pandas.Series, may_have_commas: bool) -> tuple[pandas.Se
     ) else numbers, note
 
 
-def _read_thousands(
-    cells: pandas.Series, column: pandas.Series, *, has_decimal_commas: bool
-) -> tuple[pandas.Series, str]:
-    """Return a column as numbers if the points of its cells are between thousands, and a note if they may be."""
+def _may_have_thousands(cells: pandas.Series) -> bool:
+    """Return whether each point in the cells of a column of numbers may be one between thousands."""
     cells = cells.str.strip()
-    cells = cells[~cells.isin(MISSING_WORDS)].dropna()
-    has_point = cells.str.contains(".", regex=False)
-    if not has_point.any() or not cells[has_point].str.fullmatch(THOUSANDS).all():
-        return column, ""
-    if has_decimal_commas and cells[~has_point].str.fullmatch(r"[-+]?\d+").all():
-        numbers = cells.str.replace(".", "", regex=False).astype(float)
-        return numbers.reindex(column.index), "points are read as those between thousands"
-    if not are_numbers(column):
-        return column, ""
-    return column, "points are read as decimal points; if they are between thousands, omit them"
+    pointed = cells[cells.str.contains(".", regex=False, na=False)]
+    return len(pointed) > 0 and bool(pointed.str.fullmatch(THOUSANDS).all())
 
 
 def clean_columns(
@@ -82,26 +75,25 @@ def clean_columns(
         frame: The table as pandas reads it.
         as_text: Columns that stay text.
         separator: What separates the fields of the file.
-        cells: The same table with cells as they are in the file; None if none has a point between thousands.
+        cells: The same table with cells as they are in the file; None if none may have a point between thousands.
     """
     notes: dict[str, str] = {}
-    may_have_commas = separator != ","
     has_decimal_commas = False
     for name in frame.columns:
         column = frame[name]
         if name in as_text:
             frame = frame.assign(**{name: column.str.strip()})
         elif not are_numbers(column) and not column.isna().all():
-            cleaned, notes[name] = _clean_text(column.astype(object), may_have_commas)
-            has_decimal_commas |= are_numbers(cleaned) and bool(
-                column.astype(str).str.contains(",").any()
-            )
+            cleaned, notes[name] = _clean_text(column.astype(object), separator != ",")
+            is_proof = column.dropna().astype(str).str.strip().str.fullmatch(PROVEN_COMMA)
+            has_decimal_commas |= are_numbers(cleaned) and bool(is_proof.mean() > 0.5)
             frame = frame.assign(**{name: cleaned})
-    if cells is not None and (has_decimal_commas or separator == ";"):
-        for name in frame.columns.difference(list(as_text), sort=False):
-            column, note = _read_thousands(
-                cells[name], frame[name], has_decimal_commas=has_decimal_commas
+    found = [f"{name}: {note}." for name, note in notes.items() if note]
+    if cells is not None and has_decimal_commas:
+        names = [name for name in frame if are_numbers(frame[name])]
+        if names := [name for name in names if _may_have_thousands(cells[name])]:
+            found.append(
+                f"{join_names(names)}: points are read as decimal points; "
+                "if they are between thousands, omit them."
             )
-            frame = frame.assign(**{name: column})
-            notes[name] = note or notes.get(name, "")
-    return frame, [f"{name}: {note}." for name, note in notes.items() if note]
+    return frame, found
