@@ -378,6 +378,29 @@ def test_unknown_layers_that_mix_samples_are_refused_by_name(layer: nn.Module) -
         ntk_trace(network, x)
 
 
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_first_batch_of_equal_samples_clears_no_layer(first: int) -> None:
+    x = torch.randn(4, 3)
+    network = nn.Sequential(nn.Linear(3, 3), _Divided(), nn.Linear(3, 2))
+    penalty = InputJacobianPenalty(1.0)
+    penalty(network.eval(), x)
+    penalty(network.train(), x[:1].repeat(first, 1))
+    with pytest.raises(GapscopeError, match="_Divided '1'"):
+        penalty(network, x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_layers_are_checked_once_in_each_mode(training: bool, is_named: bool) -> None:
+    network, (x, _) = _batch_normalized().train(training), _batch()
+    penalty = InputJacobianPenalty(1.0)
+    calls: list[nn.Module] = []
+    network[0].register_forward_hook(lambda layer, *_: calls.append(layer))
+    for expected in (3, 4):
+        penalty(network, {"input": x} if is_named else x)
+        assert len(calls) == expected
+
+
 def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
     """[N, C, P] from the graph of one pass, in which every sample stands for itself."""
     parameters = list(network.parameters())

@@ -74,17 +74,19 @@ def _pass(network: nn.Module, x: Tensor, kept: int) -> list[_Passed]:
     return calls
 
 
-def mixing_layer(network: nn.Module, x: Tensor) -> str:
+def mixing_layer(network: nn.Module, x: Tensor) -> str | None:
     """Return the layer by which samples act on each other in the network's present mode; empty if none does.
 
-    Some samples are compared in two passes with equal random numbers and other samples beside them.
+    Some samples are compared in two passes with equal random numbers and other samples beside them. None if there are
+    no others: a single sample, or equal ones.
     """
     n = len(x)
     kept = n // 2
-    if not kept or known_layers(network):
+    if known_layers(network):
         return ""
-    others = x.clone()
-    others[kept:] = x[torch.arange(n - kept, device=x.device) % kept]
+    others = x[torch.arange(n, device=x.device) % max(kept, 1)]
+    if torch.equal(others, x):
+        return None
     pairs = list(zip(_pass(network, x, kept), _pass(network, others, kept), strict=False))
     if not _differ(pairs[-1][0][2], pairs[-1][1][2]):
         return ""
@@ -100,8 +102,12 @@ def mixing_layer(network: nn.Module, x: Tensor) -> str:
     return f"{type(found).__name__} '{name}'" if name else type(found).__name__
 
 
-def check_not_mixing(network: nn.Module, x: Tensor) -> None:
-    """Raise NeverSupported if a layer mixes samples in the network's present mode, which are not a known norm's."""
+def check_not_mixing(network: nn.Module, x: Tensor) -> bool:
+    """Return whether other samples could be seen to change none, in the network's present mode.
+
+    Raises:
+        NeverSupported: A layer mixes samples, which is not a known norm.
+    """
     layer = mixing_layer(network, x)
     if layer:
         raise NeverSupported(
@@ -109,3 +115,4 @@ def check_not_mixing(network: nn.Module, x: Tensor) -> None:
             "torch's BatchNorm or a layer of gapscope.batch_norm, whose statistics are held constant, or GroupNorm, or "
             "put the layer into evaluation mode if it does not mix there."
         )
+    return layer is not None

@@ -30,14 +30,15 @@ from gapscope.inspection.outputs import check_has_gradient, checked_outputs, eag
 from gapscope.penalties.base import (
     Penalty,
     StrengthRule,
+    bare_network,
     check_fixed,
     register_penalty,
     strength_of,
 )
 from gapscope.penalties.batches import data_parallel
 
-# networks whose layers have been found not to mix samples in training mode
-_CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# modes of networks, of all their layers, in which these have been found not to mix samples
+_CHECKED: weakref.WeakKeyDictionary[nn.Module, set[tuple[bool, ...]]] = weakref.WeakKeyDictionary()
 
 
 @register_penalty("input_jacobian")
@@ -96,10 +97,10 @@ class InputJacobianPenalty(Penalty):
             inputs = inputs.detach().requires_grad_()
         bare = unwrapped(network)
         modules = dict(bare.named_modules())
-        if bare not in _CHECKED:
-            check_not_mixing(bare, inputs.detach())
-            if bare.training:
-                _CHECKED.add(bare)
+        checked = _CHECKED.setdefault(bare_network(network), set())
+        mode = tuple(module.training for module in modules.values())
+        if mode not in checked and check_not_mixing(bare, inputs.detach()):
+            checked.add(mode)
         with (
             eager_mode(),
             differentiable_kernels(modules.values()),
