@@ -5,6 +5,7 @@ The right answers are those of the dense Jacobian of the other positions, in flo
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -109,6 +110,36 @@ def test_padding_changes_no_measure_of_outputs(labelled: bool) -> None:
     assert values[0]["ntk_trace"] == pytest.approx(float(kernel.trace()))
     assert values[0]["ntk_logdet"] == pytest.approx(float(torch.logdet(kernel)))
     assert values[0]["ntk_logdet.rank"] == len(kernel)
+
+
+class Outputs(nn.Module):
+    """Outputs of this shape, whose Jacobian is the identity times the squared norm of the inputs."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.head = nn.Linear(6, math.prod(shape), bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.head(x + 0 * mask.sum()).reshape(-1, *self.shape)
+
+
+@pytest.mark.filterwarnings("ignore:The value of")  # the network is linear
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 3), (2, 6), (5, 5)])
+def test_a_mask_omits_outputs_at_its_tokens_alone(shape: tuple[int, int]) -> None:
+    network = Outputs(*shape).double()
+    x = torch.randn(4, 6, dtype=torch.float64)
+    mask = torch.arange(5) < torch.tensor([5, 1, 2, 3])[:, None]
+    given = {"x": x, "mask": mask.long()}
+    counted = torch.full((4,), math.prod(shape))
+    if 5 in shape:
+        counted = mask.sum(1) * counted // 5
+    trace = (x.square().sum(1) * counted).sum()
+    found = gs.measure(network, given, ["ntk_trace"], progress=False)
+    assert found[0].value == pytest.approx(float(trace))
+    penalty = gs.GradientSimilarityPenalty(1.0, kind="trace", method="exact", reduction="sum")
+    torch.testing.assert_close(penalty(network, given).detach(), trace)
+    assert any("many classes as" in note for note in found.notes) == (shape == (5, 5))
 
 
 class Pixels(nn.Module):

@@ -6,6 +6,7 @@ others here, so that padding changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,29 @@ def input_mask(form: InputLayout | None, x: Shaped[Tensor, "n ..."]) -> Bool[Ten
     named = dict(zip(form.names or (), form.unpack(x), strict=True))
     masks = [named[name] != 0 for name in MASKS if name in named and named[name].ndim == 2]
     return masks[0] if masks else None
+
+
+def mask_positions(mask: Bool[Tensor, "n t"], shape: Sequence[int]) -> Bool[Tensor, "n a b"] | None:
+    """Return which positions count by a mask of tokens, in the form of `counted_outputs`; None if it is not of them.
+
+    Args:
+        mask: Which tokens count.
+        shape: Shape of the outputs, [n, T, ...] as of language models, or [n, K, T]; the first if both fit.
+    """
+    if len(shape) > 2 and shape[1] == mask.shape[1]:
+        return mask[:, :, None]
+    return mask[:, None] if tuple(shape[2:]) == tuple(mask.shape[1:]) else None
+
+
+def mask_notes(samples: Samples, shape: Sequence[int]) -> list[str]:
+    """Return a note if both axes of outputs of this shape [n, T, T] could be that of the tokens of a mask."""
+    mask = input_mask(samples.form, samples.inputs) if samples.targets is None else None
+    if mask is None or len(shape) != 3 or {*shape[1:]} != {mask.shape[1]}:
+        return []
+    return [
+        f"Outputs {list(shape[1:])} per sample have as many classes as the mask has tokens: they are read as [tokens, "
+        "classes]. If the classes are first, pass labels of the tokens, -100 where they do not count."
+    ]
 
 
 def counted_outputs(positions: Tensor | None, k: int) -> Bool[Tensor, "n k"] | None:
@@ -53,7 +77,8 @@ def with_counted(network: Any, samples: Samples) -> Any:
     positions = None
     if samples.targets is None:
         mask = input_mask(samples.form, samples.inputs)
-        positions = None if mask is None else mask[:, :, None]
+        if mask is not None:
+            positions = mask_positions(mask, (len(mask), *network.shape))
     elif samples.is_dense and samples.y[0].numel() == network.n_positions:
         positions = (samples.y.flatten(1) != IGNORED)[:, None]
     if positions is None or bool(positions.all()):

@@ -101,8 +101,8 @@ class NetworkAdapter(nn.Module):
     at the last position are dropped. `activation` is "sigmoid", "softmax" or "log-sigmoid" if the network
     returns (logarithms of) probabilities, which are converted to logits, and `writes_input` whether it writes into its
     input, which is then a copy. `counted` are the positions that count of the samples that it will be passed, in the
-    form of `gapscope.inspection.counted_outputs`; outputs are the same. After a pass, `grid` is the shape of the
-    positions.
+    form of `gapscope.inspection.counted_outputs`; outputs are the same. After a pass, `shape` is that of one sample's
+    outputs at positions, classes first.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class NetworkAdapter(nn.Module):
         self.activation = activation
         self.writes_input = writes_input
         self.counted = counted
-        self.grid = torch.Size()
+        self.shape = torch.Size()
         self.training = network.training
 
     @property
@@ -139,7 +139,7 @@ class NetworkAdapter(nn.Module):
     @property
     def n_positions(self) -> int:
         """Number of positions per sample; 1 without positions."""
-        return self.grid.numel()
+        return self.shape[1:].numel()
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs encoded in `x`."""
@@ -162,7 +162,7 @@ class NetworkAdapter(nn.Module):
             outputs = outputs.movedim(self.class_axis, 1)
             if self.next_position:
                 outputs = outputs.flatten(2)[:, :, :-1]
-            self.grid = outputs.shape[2:]
+            self.shape = outputs.shape[1:]
             outputs = outputs.flatten(1)
         if self.two_columns:
             return torch.cat([torch.zeros_like(outputs), outputs], 1)
@@ -172,7 +172,7 @@ class NetworkAdapter(nn.Module):
         """Return the same network with other settings of the adapter."""
         names = inspect.signature(NetworkAdapter).parameters
         adapted = NetworkAdapter(**{name: getattr(self, name) for name in names} | changes)
-        adapted.grid = self.grid
+        adapted.shape = self.shape
         return adapted
 
 

@@ -15,6 +15,7 @@ from gapscope.base.label_numbers import unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
+from gapscope.inspection.counted_outputs import mask_notes
 from gapscope.inspection.first_pass import (
     EMBEDDINGS,
     NOT_FINITE,
@@ -267,8 +268,10 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         writes_input=first.writes_input,
     )
     if axis is not None and not mismatch:
-        grid = outputs.movedim(axis, 1).shape[2:]
-        adapted.grid = torch.Size([grid.numel() - 1]) if causal else grid
+        shape = outputs.movedim(axis, 1).shape[1:]
+        if causal:
+            shape = torch.Size([shape[0], shape[1:].numel() - 1])
+        adapted.shape = shape
     if causal and not mismatch:
         n_outputs -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
@@ -285,7 +288,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
 
 def _notes_on_outputs(samples: Samples, first: FirstPass) -> list[str]:
     """Return notes on outputs that no measure can read as the logits of one function."""
-    notes: list[str] = []
+    notes = mask_notes(samples, first.outputs.shape)
     if not bool(torch.isfinite(first.outputs).all()):
         notes.append(NOT_FINITE)
     if first.is_random:
@@ -332,7 +335,7 @@ def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
     mismatch = ""
     if network.n_positions > 1:  # the adapter flattens classes and positions
         n_classes = outputs.shape[1] // network.n_positions
-        shape = torch.Size((len(outputs), n_classes, *network.grid))
+        shape = torch.Size((len(outputs), n_classes, *network.shape[1:]))
     samples = _align_next_position(network, samples.settled(shape))
     is_dense = samples.targets is not None and samples.is_dense
     positions = samples.y[0].numel() if is_dense else 1

@@ -19,6 +19,7 @@ from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.inspection.counted_outputs import (
     counted_outputs,
     input_mask,
+    mask_positions,
 )
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis
 from gapscope.inspection.network_checks import unwrapped
@@ -76,9 +77,12 @@ class Batch:
         if kept is None or outputs.ndim < 3:
             return None
         # the axis of the classes is known by labels on the positions; flattened ones are those of tokens
-        if (targets is None or targets.ndim == 1) and outputs.shape[1] == kept.shape[1]:
-            return counted_outputs(kept[:, :, None], k)
-        return None if targets is None else counted_outputs(kept[:, None], k)
+        positions = None
+        if targets is None or targets.ndim == 1:
+            positions = mask_positions(kept, outputs.shape)
+        if positions is None and targets is not None:
+            positions = kept[:, None]
+        return counted_outputs(positions, k)
 
     def check_targets(self, result: Any) -> None:
         """Raise InvalidInput unless there is one target per sample, and class labels are those of the outputs.
