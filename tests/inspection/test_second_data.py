@@ -277,6 +277,24 @@ def test_additional_inputs_of_a_second_data_set_are_noted(form: str, has_network
         gs.check(network, (first, y), test=lacking)
 
 
+def test_additional_columns_that_number_the_rows_have_one_note() -> None:
+    x, y = torch.randn(60, 2), np.arange(60) % 2
+    frame = pd.DataFrame(x.numpy(), columns=["a", "b"])
+    second = frame.assign(id=np.arange(60))
+    missing = np.where(np.arange(60) % 7 == 5, -100, y)
+    for network in (None, nn.Linear(2, 2)):
+        for labels in (y, missing):
+            test = (second, labels)
+            notes = gs.check(network, (frame, y), test=test, only=["GS101"]).notes
+            assert sum("id: not used" in note for note in notes) == 1
+            assert not any("numbers the rows" in note for note in notes)
+    numbered = second.assign(a=np.arange(60) * 1.0)
+    notes = gs.check(nn.Linear(2, 2), (frame, y), test=(numbered, y), only=["GS101"]).notes
+    assert [note.split(" (")[0] for note in notes if "numbers" in note] == [
+        "test: Column a numbers the rows"
+    ]
+
+
 def test_notes_on_test_samples_name_them() -> None:
     x, y = torch.randn(60, 3), torch.arange(60) % 2
     missing = y.clone()

@@ -123,6 +123,10 @@ def row_number_note(inputs: Any, names: Sequence[str] = ()) -> list[str]:
     )
 
 
+class RowNumberNote(str):
+    """Note about columns that number or identify the rows."""
+
+
 def _note(names: Sequence[str], verb: str, what: str) -> list[str]:
     if not names:
         return []
@@ -130,5 +134,7 @@ def _note(names: Sequence[str], verb: str, what: str) -> list[str]:
     if len(names) == 1:
         subject = f"Column {names[0]} {'numbers' if verb == 'number' else 'identifies'}"
     return [
-        f"{subject} the rows ({what}), which can give the label away. Remove them from the inputs."
+        RowNumberNote(
+            f"{subject} the rows ({what}), which can give the label away. Remove them from the inputs."
+        )
     ]

@@ -15,6 +15,7 @@ from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.input_layout import pack_inputs
 from gapscope.base.label_marks import MarkNote
 from gapscope.base.position_labels import labels_as_on
+from gapscope.base.row_numbers import RowNumberNote, row_number_note
 from gapscope.base.samples import Samples, as_samples, with_parts, with_task
 from gapscope.base.targets import IGNORED, SIGN_NAMES, TASK_NOTES
 
@@ -64,7 +65,9 @@ def as_second(
         )
     # the task is that of the first; notes of an own type are looked for
     notes = tuple(
-        note if note in first.notes or type(note) is not str else f"{owner}: {note}"
+        f"{owner}: {note}"
+        if type(note) in (str, RowNumberNote) and note not in first.notes
+        else note
         for note in second.notes
         if note not in TASK_NOTES
     )
@@ -184,12 +187,11 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
         return second
     notes = _note_on_names(second.columns, first.columns, owner, "column")
     order = torch.tensor([second.columns.index(name) for name in first.columns])
-    return replace(
-        second,
-        inputs=second.inputs[:, order],
-        columns=first.columns,
-        notes=(*second.notes, *notes),
-    )
+    inputs = second.inputs[:, order]
+    # those of columns that are not used are left out
+    others = [note for note in second.notes if not isinstance(note, RowNumberNote)]
+    notes = (*others, *row_number_note(inputs, first.columns), *notes)
+    return replace(second, inputs=inputs, columns=first.columns, notes=notes)
 
 
 def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Samples:
