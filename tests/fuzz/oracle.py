@@ -299,6 +299,7 @@ def _mixed(case: Sentence) -> list[str]:
         problem
         for problem in penalty
         if "do not add up to the gradient of the batch" not in problem
+        and "Samples must not act on each other" not in problem
     ]
 
 

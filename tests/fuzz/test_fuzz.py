@@ -75,6 +75,7 @@ REVIEW: list[dict[str, Any]] = [
     {"words": ("vmap in the forward pass",), "head": "no parameters"},
     {"words": ("linear", "constants that are no buffers"), "dtype": torch.float32},
     {"words": ("linear", "filter of complex weights"), "dtype": torch.float32},
+    {"words": ("vmap in the forward pass", "standardized over the batch")},
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from gapscope.base.errors import NeverSupported
@@ -31,6 +32,9 @@ def _rows(tree: Any, n: int, kept: int) -> list[Tensor]:
         if not isinstance(leaf, Tensor) or not leaf.ndim:
             continue
         if not (leaf.is_floating_point() or leaf.is_complex()):
+            continue
+        # tensors of a vmap in the network's forward must not leave it
+        if is_functorch_wrapped_tensor(leaf):
             continue
         if len(leaf) % n == 0:
             rows.append(leaf[: len(leaf) // n * kept].clone())
