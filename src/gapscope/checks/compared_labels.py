@@ -155,13 +155,15 @@ def _near_groups(features: Tensor, n: int, have_moved: bool = False) -> Tensor:
     if have_moved:
         apart = torch.cdist(features[n:], features[n:]).fill_diagonal_(math.inf)
     # equal distances are no nearer ones, but for rounding
-    radius = apart.amin(0).median() - 1e-6 * distances.amax()
-    while True:
+    rounding = 1e-6 * distances.amax()
+    radius = apart.amin(0).median() - rounding
+    while radius > rounding:
         near = (distances[:, :n] < radius).numpy()
         groups = torch.from_numpy(connected_components(near, directed=False)[1]).long()
         if groups.bincount().max() <= n / 2:
             return groups
         radius = radius / 2
+    return torch.arange(n)
 
 
 def _predicted(
