@@ -133,7 +133,7 @@ def test_columns_of_one_name_are_numbered() -> None:
 
 def test_a_target_of_several_columns_is_refused() -> None:
     twice = frame().set_axis(["a", "a", "b", "c"], axis=1)
-    with pytest.raises(InvalidInput, match="several columns"):
+    with pytest.raises(InvalidInput, match="one column of each"):
         gs.find_label_issues(None, twice, target="a")
 
 

@@ -63,7 +63,8 @@ def test_every_form_is_read_as_the_frame(tmp_path: Path) -> None:
             assert torch.equal(read.inputs, expected.inputs), name
             assert torch.equal(read.y, expected.y) and read.class_names == ("a", "b"), name
             continue
-        frame = pandas.DataFrame(read)  # columns come back as columns, rows as rows
+        # columns come back as columns, rows as rows
+        frame = pandas.DataFrame(read if isinstance(read, dict) else list(read))
         assert frame["text"].tolist() == TEXTS and frame["intent"].tolist() == corrected, name
     found = gs.find_label_issues(None, forms()["rows"], target="intent", time_budget=1)
     assert torch.equal(found.indices, ranked.indices) and found.notes == ranked.notes

@@ -296,7 +296,7 @@ def _check_labels_before_others(collated: CollatedData) -> None:
         InvalidInput: All labels differ, and the third items repeat or are fractions.
     """
     targets, further = collated.targets, collated.further
-    if targets is None or targets.ndim != 1 or targets.is_floating_point():
+    if targets is None or targets.ndim != 1 or targets.is_floating_point() or targets.is_complex():
         return
     n = len(targets)
     n_further = len(set(further))

@@ -33,7 +33,7 @@ def check_names(table: pandas.DataFrame, columns: Iterable[Any]) -> None:
     repeated = [repr(name) for name in dict.fromkeys(columns) if name in several]
     if repeated:
         raise InvalidInput(
-            f"A table must have one column of each name; {join_names(repeated)} occur repeatedly. Rename or drop the "
+            f"A table must have one column of each name; got {join_names(repeated)} several times. Rename or drop the "
             "others."
         )
 
