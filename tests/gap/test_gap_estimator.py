@@ -312,7 +312,7 @@ def test_columns_are_matched_by_name() -> None:
         assert fitted.assess(other)["prediction"].tolist() == expected.tolist()
     with pytest.raises(InvalidInput, match="column 'size'"):
         fitted.predict(X.drop(columns="size"))
-    with pytest.raises(InvalidInput, match="'kappa', 'size' occur repeatedly"):
+    with pytest.raises(InvalidInput, match="'kappa', 'size' several times"):
         fitted.predict(pandas.concat([X, X], axis=1))
 
 

@@ -288,7 +288,7 @@ NETWORKS = pandas.DataFrame(
 
 @pytest.mark.parametrize("name", NETWORKS.columns)
 def test_tables_need_one_column_of_each_name(name: str) -> None:
-    with pytest.raises(InvalidInput, match=f"'{name}' occur repeatedly"):
+    with pytest.raises(InvalidInput, match=f"'{name}' several times"):
         gs.rank_measures(pandas.concat([NETWORKS, NETWORKS[[name]]], axis=1))
 
 
