@@ -188,7 +188,7 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     notes = _note_on_names(second.columns, first.columns, owner, "column")
     order = torch.tensor([second.columns.index(name) for name in first.columns])
     inputs = second.inputs[:, order]
-    # those of columns that are not used are left out
+    # those of columns that are not used are omitted
     others = [note for note in second.notes if not isinstance(note, RowNumberNote)]
     notes = (*others, *row_number_note(inputs, first.columns), *notes)
     return replace(second, inputs=inputs, columns=first.columns, notes=notes)

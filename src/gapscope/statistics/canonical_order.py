@@ -43,7 +43,7 @@ def canonical_order(
 def mixed_order(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Return an order of rows that depends on the values alone, in which equal rows do not follow their labels.
 
-    `canonical_order` sorts equal rows by label: whoever takes the first of them would see one label only.
+    `canonical_order` sorts equal rows by label: code that takes the first of them would see one label only.
 
     Args:
         features: Columns.
